@@ -1,0 +1,49 @@
+"""The terminal, and sizes and progress on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..errors import OxinferError
+from ..runtime import Progress as OnProgress
+
+output = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size like 32MiB, 20KB or 4096. Raises OxinferError for anything else, and for 0."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?)?B?", text.strip().upper())
+    size = int(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
+    if size < 1:
+        raise OxinferError(f"size {text!r} is not understood; write 32MiB, 20KB or a number of bytes")
+    return size
+
+
+def show_size(nbytes: float) -> str:
+    """Bytes as people read them."""
+    for unit in ("B", "KiB", "MiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.2f} GiB"
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[OnProgress]:
+    """A progress bar of bytes on stderr while the block runs; it goes away afterwards."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+
+        def update(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield update

@@ -1,0 +1,74 @@
+"""`oxinfer-web generate`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..sampling import Sampler
+from .console import errors, output, show_size
+from .models import Kernel, open_session
+
+
+def generate(
+    folder: Annotated[Path, typer.Argument(help="a model folder")],
+    prompt: Annotated[str, typer.Argument(help="the prompt")],
+    max_tokens: Annotated[int, typer.Option(min=1, help="tokens to generate at most")] = 128,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token")] = 0.0,
+    top_k: Annotated[int, typer.Option(min=1, max=64, help="sample among this many tokens")] = 64,
+    top_p: Annotated[float, typer.Option(min=0, max=1, help="and among those that hold this probability")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="makes sampling repeatable")] = None,
+    chat: Annotated[
+        bool | None,
+        typer.Option("--chat/--raw", help="as a chat message or as it is  [default: --chat if the model can]"),
+    ] = None,
+    kernel: Annotated[Kernel, typer.Option(help="what runs the model")] = Kernel.relaxed,
+    stats: Annotated[bool, typer.Option("--stats", help="tokens, times and memory on stderr at the end")] = False,
+) -> None:
+    """Continue a prompt, or answer it, in the terminal."""
+    from ..generate import generate_sync
+    from .text import Text
+
+    text = Text(folder)
+    as_chat = text.has_chat if chat is None else chat
+    ids = text.encode_chat([{"role": "user", "content": prompt}]) if as_chat else text.encode(prompt)
+    sampler = Sampler(temperature, top_k, top_p, seed=seed)
+    start = time.perf_counter()
+    session = open_session(folder, kernel, len(ids) + max_tokens)
+    clock = _Clock(start)
+    for piece in text.stream(clock.count(generate_sync(session, ids, sampler, max_tokens=max_tokens))):
+        output.print(piece, end="", markup=False, soft_wrap=True)
+    output.print()
+    if stats:
+        errors.print(f"load {clock.loaded - start:.2f} s, kernel {kernel.value}")
+        errors.print(f"prompt {len(ids)} tokens, first token after {clock.first - clock.loaded:.2f} s")
+        errors.print(f"generated {clock.tokens} tokens, {clock.rate:.1f} tokens/s")
+        memory = getattr(session.backend, "memory", None)
+        if memory is not None:
+            errors.print("memory " + ", ".join(f"{name} {show_size(n)}" for name, n in memory().items()))
+
+
+class _Clock:
+    """When tokens came."""
+
+    def __init__(self, start: float) -> None:
+        self.loaded = self.first = self.last = time.perf_counter()
+        self.tokens = 0
+
+    def count(self, ids: Iterable[int]) -> Iterator[int]:
+        """Pass tokens on, noting the time."""
+        for i in ids:
+            self.last = time.perf_counter()
+            if not self.tokens:
+                self.first = self.last
+            self.tokens += 1
+            yield i
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second, from the first to the last."""
+        return (self.tokens - 1) / (self.last - self.first) if self.tokens > 1 else 0.0

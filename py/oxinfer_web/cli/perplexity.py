@@ -1,0 +1,62 @@
+"""`oxinfer-web perplexity`."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import OxinferError
+from .console import output
+from .models import Kernel, open_session
+
+
+def perplexity(
+    folder: Annotated[Path, typer.Argument(help="a model folder")],
+    text: Annotated[Path | None, typer.Option(help="a text file")] = None,
+    ids: Annotated[Path | None, typer.Option(help='a JSON list of token ids, or an object with "input_ids"')] = None,
+    kernel: Annotated[Kernel, typer.Option(help="what runs the model")] = Kernel.relaxed,
+    as_json: Annotated[bool, typer.Option("--json", help="print one line of JSON")] = False,
+) -> None:
+    """Measure how well a model predicts a text: the mean negative log-likelihood in nats a token, and its exponential."""
+    tokens = _tokens(folder, text, ids)
+    session = open_session(folder, kernel, len(tokens))
+    start = time.perf_counter()
+    losses = session.nll(tokens)
+    seconds = time.perf_counter() - start
+    nll = math.fsum(losses) / len(losses)
+    if as_json:
+        result = {
+            "nll": nll,
+            "perplexity": math.exp(nll),
+            "tokens": len(losses),
+            "seconds": seconds,
+            "kernel": kernel.value,
+        }
+        output.print(json.dumps(result), markup=False, soft_wrap=True)
+    else:
+        output.print(f"nll {nll:.5f}  perplexity {math.exp(nll):.4f}  ({len(losses)} tokens in {seconds:.1f} s)")
+
+
+def _tokens(folder: Path, text: Path | None, ids: Path | None) -> list[int]:
+    """The tokens to predict: at least two. Raises OxinferError for neither or both files, or one that cannot be read."""
+    if (text is None) == (ids is None):
+        raise OxinferError("give the text to measure: either --text FILE or --ids FILE")
+    try:
+        if text is not None:
+            from .text import Text
+
+            tokens = Text(folder).encode(text.read_text("utf-8"))
+        else:
+            assert ids is not None
+            data = json.loads(ids.read_bytes())
+            tokens = [int(i) for i in (data["input_ids"] if isinstance(data, dict) else data)]
+    except (OSError, ValueError, TypeError, KeyError) as e:
+        raise OxinferError(f"{text or ids}: cannot be read ({e})") from None
+    if len(tokens) < 2:
+        raise OxinferError(f"{text or ids}: {len(tokens)} tokens; at least 2 are needed")
+    return tokens

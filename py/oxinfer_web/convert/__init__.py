@@ -1,0 +1,105 @@
+"""Convert a model to this package's checkpoint format. Needs the `convert` extra."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import TextConfig
+from ..errors import CheckpointError, OxinferError
+from .folder import new_model_folder
+from .jsonfile import dump_json
+from .plan import QUANTS, Precisions, Quant, choose, plan_shards
+from .source import Source
+from .tensors import Wanted, wanted_tensors
+from .write import Progress, write_shards
+
+SHARD_SIZE = 32 << 20
+"""Bytes; the largest file that every common static host takes."""
+
+__all__ = ["QUANTS", "SHARD_SIZE", "Converted", "Quant", "convert"]
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What a conversion made: `total_size` is bytes of tensor data, `notes` what the user should know."""
+
+    folder: Path
+    shards: int
+    total_size: int
+    notes: tuple[str, ...]
+
+
+def convert(
+    src: str | Path,
+    out: str | Path,
+    quant: Quant = "q8",
+    table_quant: Quant | None = None,
+    head_quant: Quant | None = None,
+    shard_size: int = SHARD_SIZE,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Converted:
+    """Convert a Hugging Face folder or a GGUF file `src` to a model folder `out`.
+
+    quant: precision of the linear weights; table_quant: of the tables a token is looked up in; head_quant: of the LM
+    head. Where the embeddings are tied they are one tensor at head_quant or quant, unless both table_quant and
+    head_quant are given and differ: then the head becomes a tensor of its own.
+    shard_size: the largest file, in bytes. force: write into a folder that holds something else than a model.
+
+    Raises OxinferError, with nothing left behind: a source that is missing, damaged or of a kind this version does not
+    run, a precision that does not exist, an output that cannot be written.
+    """
+    src, out = Path(src), Path(out)
+    for name, value in (("quant", quant), ("table_quant", table_quant), ("head_quant", head_quant)):
+        if value not in (*QUANTS, None) or (name == "quant" and value is None):
+            raise CheckpointError(f"{name} {value!r} does not exist; choose one of {', '.join(QUANTS)}")
+    if out.exists() and src.exists() and out.samefile(src):
+        raise CheckpointError(f"{out}: is the source itself; choose another output folder")
+    source = open_source(src)
+    config = TextConfig.from_dict(source.config)
+    wanted = wanted_tensors(config)
+    _check(source, wanted, src)
+    stores, notes = choose(wanted, Precisions(quant, table_quant, head_quant))
+    shards = plan_shards(stores, shard_size)
+    with new_model_folder(out, force) as folder:
+        dump_json(folder / "config.json", source.config, indent=1)
+        notes += source.write_tokenizer(folder)
+        total = write_shards(source, shards, folder, quant, progress)
+    return Converted(out, len(shards), total, tuple(notes))
+
+
+def open_source(src: Path) -> Source:
+    """The model at a path. Raises OxinferError if there is none, or if a package to read it is missing."""
+    if not src.exists():
+        raise CheckpointError(f"{src}: not found; give a Hugging Face folder or a .gguf file")
+    if src.is_dir():
+        from .hf import HuggingFaceSource
+
+        return HuggingFaceSource(src)
+    if src.suffix.lower() != ".gguf":
+        raise CheckpointError(f"{src}: neither a folder nor a .gguf file; give a Hugging Face folder or a .gguf file")
+    try:
+        from .gguf_source import GgufSource
+    except ImportError as e:
+        raise OxinferError(f"package {e.name} is missing; pip install oxinfer-web[convert]") from None
+    return GgufSource(src)
+
+
+def _check(source: Source, wanted: list[Wanted], src: Path) -> None:
+    """Raise CheckpointError unless the source has every tensor of the decoder, in its shape, and no unknown one."""
+    shapes = source.shapes
+    for w in wanted:
+        if w.name not in shapes:
+            raise CheckpointError(f"{src}: no tensor {w.name}; the model is not complete, download it again")
+        if shapes[w.name] != w.shape:
+            raise CheckpointError(
+                f"{src}: {w.name} has the shape {list(shapes[w.name])}, its config says {list(w.shape)}; "
+                "config and weights belong to different models"
+            )
+    names = {w.name for w in wanted}
+    for name in shapes:
+        # Some checkpoints carry the k and v of layers that use others'; a bias or an expert must not get lost silently.
+        unused = name.endswith(("k_proj.weight", "v_proj.weight", "k_norm.weight", "rotary_emb.inv_freq"))
+        if name not in names and name.startswith("model.layers.") and not unused:
+            raise CheckpointError(f"{src}: {name} is part of no model that this version runs; it cannot be converted")

@@ -1,0 +1,91 @@
+"""Convert from a Hugging Face folder: safetensors in bf16, f16 or f32, one file or many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..checkpoint import Checkpoint, TensorRef
+from ..errors import CheckpointError, ConfigError
+from ..quant import F32, from_bf16
+from .jsonfile import dump_json, read_json
+from .tensors import canonical_name
+
+_NUMPY = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32, "F64": np.float64}
+
+
+class HuggingFaceSource:
+    """A folder with config.json and safetensors. The files are memory-mapped; rows are read as they are needed."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the headers. Raises CheckpointError for a folder that is no model, or one converted before."""
+        self.folder = folder
+        self._refs: dict[str, TensorRef] = {}
+        checkpoint = Checkpoint.open(folder)
+        for name in checkpoint:
+            ref = checkpoint.tensor(name)
+            if name.partition("@")[0].endswith((".q4", ".q4s", ".q8", ".q8s")):
+                raise CheckpointError(f"{ref.file}: {name} is quantized already; convert from the original model")
+            ours = canonical_name(name)
+            if ours is not None:
+                self._refs[ours] = ref
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """config.json as it is. Raises ConfigError."""
+        path = self.folder / "config.json"
+        if not path.exists():
+            raise ConfigError(f"config.json: not in {self.folder}; a Hugging Face folder has one, download it")
+        return read_json(path)
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The text decoder's tensors and their shapes."""
+        return {name: ref.shape for name, ref in self._refs.items()}
+
+    def read(self, name: str, first: int, last: int) -> F32:
+        """Rows [first, last) of a tensor as f32. Raises CheckpointError for a dtype that holds no plain weights."""
+        ref = self._refs[name]
+        if ref.dtype not in _NUMPY:
+            raise CheckpointError(
+                f"{ref.file}: {ref.name} is {ref.dtype}; only BF16, F16, F32 and F64 weights can be converted: "
+                "take the model's unquantized checkpoint"
+            )
+        data = np.memmap(self.folder / ref.file, _NUMPY[ref.dtype], "r", ref.offset, ref.shape)[first:last]
+        return from_bf16(np.asarray(data)) if ref.dtype == "BF16" else np.asarray(data, np.float32)
+
+    def write_tokenizer(self, folder: Path) -> list[str]:
+        """Copy the tokenizer, without indentation, and fold a separate chat template into tokenizer_config.json."""
+        notes = []
+        for name in ("tokenizer.json", "generation_config.json"):
+            if (self.folder / name).exists():
+                dump_json(folder / name, read_json(self.folder / name))
+        if not (folder / "tokenizer.json").exists():
+            notes.append(f"no tokenizer.json in {self.folder.name}: the result takes token ids, not text")
+        path = self.folder / "tokenizer_config.json"
+        config = dict(read_json(path)) if path.exists() else {}
+        template = self._chat_template()
+        if template is not None:
+            config["chat_template"] = template
+        if config:
+            dump_json(folder / "tokenizer_config.json", config)
+        return notes
+
+    def _chat_template(self) -> str | None:
+        """The chat template of a file of its own, which overrides tokenizer_config.json's."""
+        jinja, older = self.folder / "chat_template.jinja", self.folder / "chat_template.json"
+        if jinja.exists():
+            return jinja.read_text("utf-8")
+        if older.exists():
+            template = read_json(older).get("chat_template")
+            return template if isinstance(template, str) else None
+        return None
+
+
+def is_hugging_face(path: Path) -> bool:
+    """Whether a path looks like a Hugging Face model folder."""
+    return path.is_dir() and ((path / "config.json").exists() or any(path.glob("*.safetensors")))

@@ -1,0 +1,57 @@
+"""Generating text, token by token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+
+from .sampling import Sampler
+from .session import Session
+
+
+async def generate(
+    session: Session,
+    prompt: Sequence[int],
+    sampler: Sampler | None = None,
+    *,
+    max_tokens: int = 128,
+    stop: Collection[int] | None = None,
+) -> AsyncIterator[int]:
+    """Feed `prompt` and yield the tokens that follow, at most max_tokens, until one of `stop` (not yielded).
+
+    sampler: greedy by default; stop: token ids, by default the model's end-of-sequence ids. The session ends with the
+    prompt and all tokens that were yielded fed, but the last. Raises SessionError or HostError.
+    """
+    sampler = sampler or Sampler()
+    ends = set(session.backend.model.config.eos_token_ids if stop is None else stop)
+    feed: Sequence[int] = prompt
+    for _ in range(max_tokens):
+        await session.fetch(feed)
+        session.forward(feed)
+        token = sampler.sample(session.candidates(sampler.candidates))
+        if token in ends:
+            return
+        yield token
+        feed = [token]
+
+
+def generate_sync(
+    session: Session,
+    prompt: Sequence[int],
+    sampler: Sampler | None = None,
+    *,
+    max_tokens: int = 128,
+    stop: Collection[int] | None = None,
+) -> Iterator[int]:
+    """`generate` for CPython, where nothing has to be waited for."""
+    steps = generate(session, prompt, sampler, max_tokens=max_tokens, stop=stop)
+    loop = asyncio.new_event_loop()
+    try:
+        while True:
+            try:
+                yield loop.run_until_complete(anext(steps))
+            except StopAsyncIteration:
+                return
+    finally:
+        loop.run_until_complete(steps.aclose())  # type: ignore[attr-defined]
+        loop.close()

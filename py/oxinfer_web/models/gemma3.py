@@ -1,0 +1,103 @@
+"""Gemma 3: norms before and after each branch (stored as weight - 1), normed q and k, sliding and full layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..checkpoint import Checkpoint
+from ..config import RopeSpec, TextConfig
+from ..linear import Lin, load_lin
+from ..ops import Norm, Ops, X, load_norm
+from ..table import TableRef
+from .base import activation, embeddings, text_prefix
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The weights of one decoder layer, named as in the checkpoint."""
+
+    input_layernorm: Norm
+    q_proj: Lin
+    k_proj: Lin
+    v_proj: Lin
+    q_norm: Norm
+    k_norm: Norm
+    o_proj: Lin
+    post_attention_layernorm: Norm
+    pre_feedforward_layernorm: Norm
+    gate_proj: Lin
+    up_proj: Lin
+    down_proj: Lin
+    post_feedforward_layernorm: Norm
+    rope: RopeSpec
+    window: int
+
+
+@dataclass(frozen=True)
+class Gemma3:
+    """A Gemma 3 text decoder."""
+
+    config: TextConfig
+    embed_tokens: TableRef
+    layers: tuple[Layer, ...]
+    norm: Norm
+    head: Lin
+
+    @property
+    def more_tables(self) -> tuple[TableRef, ...]:
+        """None: the input table is the only one."""
+        return ()
+
+    def decode(self, ops: Ops[X]) -> X:
+        """Hidden states after the final norm: [T, hidden]."""
+        x = ops.embed(self.embed_tokens, self.config.hidden_size**0.5)
+        for i, layer in enumerate(self.layers):
+            ops.trace(f"hidden_{i}", x)
+            x = _layer(ops, self.config, i, layer, x)
+        return ops.norm(ops.last(x), self.norm)
+
+
+def _layer(ops: Ops[X], cfg: TextConfig, i: int, w: Layer, x: X) -> X:
+    h = ops.norm(x, w.input_layernorm)
+    q, k, v = ops.linear_multi(h, w.q_proj, w.k_proj, w.v_proj)
+    q = ops.queries(q, cfg.num_attention_heads, cfg.head_dim, w.q_norm, w.rope, cfg.attention_scale)
+    ops.append(i, k, v, w.k_norm, None, w.rope)
+    attn = ops.linear(ops.attention(q, i, w.window), w.o_proj)
+    x = ops.norm(attn, w.post_attention_layernorm, residual=x)
+    h = ops.norm(x, w.pre_feedforward_layernorm)
+    h = ops.linear(ops.gated(h, w.gate_proj, w.up_proj, activation(cfg)), w.down_proj)
+    return ops.norm(h, w.post_feedforward_layernorm, residual=x)
+
+
+def load(ckpt: Checkpoint, cfg: TextConfig) -> Gemma3:
+    """The weights of a Gemma 3 checkpoint. Raises CheckpointError for what is missing or of another shape."""
+    prefix = text_prefix(ckpt)
+    d = cfg.hidden_size
+    q, kv = cfg.num_attention_heads * cfg.head_dim, cfg.num_key_value_heads * cfg.head_dim
+
+    def norm(name: str, n: int = d) -> Norm:
+        return load_norm(ckpt, f"{prefix}{name}.weight", n, cfg.rms_norm_eps, offset=1.0)
+
+    def layer(i: int) -> Layer:
+        at = f"layers.{i}."
+        weights = f"{prefix}{at}"
+        return Layer(
+            input_layernorm=norm(at + "input_layernorm"),
+            q_proj=load_lin(ckpt, weights + "self_attn.q_proj.weight", q, d),
+            k_proj=load_lin(ckpt, weights + "self_attn.k_proj.weight", kv, d),
+            v_proj=load_lin(ckpt, weights + "self_attn.v_proj.weight", kv, d),
+            q_norm=norm(at + "self_attn.q_norm", cfg.head_dim),
+            k_norm=norm(at + "self_attn.k_norm", cfg.head_dim),
+            o_proj=load_lin(ckpt, weights + "self_attn.o_proj.weight", d, q),
+            post_attention_layernorm=norm(at + "post_attention_layernorm"),
+            pre_feedforward_layernorm=norm(at + "pre_feedforward_layernorm"),
+            gate_proj=load_lin(ckpt, weights + "mlp.gate_proj.weight", cfg.intermediate_size, d),
+            up_proj=load_lin(ckpt, weights + "mlp.up_proj.weight", cfg.intermediate_size, d),
+            down_proj=load_lin(ckpt, weights + "mlp.down_proj.weight", d, cfg.intermediate_size),
+            post_feedforward_layernorm=norm(at + "post_feedforward_layernorm"),
+            rope=cfg.rope_spec(i),
+            window=cfg.sliding_window if cfg.is_sliding(i) else 0,
+        )
+
+    table, head = embeddings(ckpt, prefix, cfg)
+    return Gemma3(cfg, table, tuple(layer(i) for i in range(cfg.num_hidden_layers)), norm("norm"), head)

@@ -1,0 +1,285 @@
+"""The program's op records: the one description of them that both the Python and the C side are made from.
+
+A program is an array of records. A record is `RECORD_WORDS` little-endian 32-bit words: the op code, the flags, then
+the op's operands in the order listed here, the rest zero. Running this file prints the C header
+`wasm_kernels/records.h`, one struct an op.
+
+Conventions, all sizes in elements unless named bytes:
+
+* An address is a byte offset in kernel memory; 0 means "none".
+* T is the number of tokens of the step (`State.n_tokens`). Activation buffers are f32 [T, n], row-major, dense.
+* A record with the flag LAST runs for the step's last token only: its buffers have one row, its position is
+  `pos + T - 1`, and the rope table, which always has T rows, is read at row T - 1.
+* A record with the flag BARRIER ends with a barrier between threads. `split` says how threads share an op: by token
+  (thread i takes a contiguous range of tokens) or in the kernel's own way. Consecutive ops split by token need no
+  barrier between them.
+* A quantized copy of an activation row (`*_q` operands) is int8 values with one f32 scale for each 32 columns, laid
+  out as the kernel build likes; it takes `quantized_bytes(n)` bytes a token.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+RECORD_WORDS = 32
+RECORD_BYTES = RECORD_WORDS * 4
+PAGE = 128
+"""Positions in one page of a KV cache."""
+SKIP_ROW = 0xFFFFFFFF
+"""In EMBED's ids: leave this row of dst as it is (the caller has written an embedding there)."""
+MAX_TOP_K = 256
+"""The most candidates that TOPK gives."""
+
+BARRIER = 1
+LAST = 2
+
+
+class Quant(IntEnum):
+    """How a weight or a table is stored."""
+
+    BF16 = 0
+    Q8 = 1
+    Q4 = 2
+
+
+class Act(IntEnum):
+    """The activation of a gated MLP."""
+
+    GELU_TANH = 0
+    SILU = 1
+
+
+class KVType(IntEnum):
+    """How a KV cache is stored."""
+
+    F32 = 0
+    F16 = 1
+
+
+class Bind(IntEnum):
+    """What HEADS does with its result."""
+
+    BUFFER = 0
+    KEY = 1
+    VALUE = 2
+
+
+@dataclass(frozen=True)
+class Record:
+    """One kind of op: its code, its operands (`name` or `name:f32`), how threads split it, and what it computes."""
+
+    name: str
+    code: int
+    fields: tuple[str, ...]
+    split: str
+    doc: str
+
+    def words(self) -> list[tuple[str, str]]:
+        """The operands as (name, C type)."""
+        return [(f.split(":")[0], "float" if f.endswith(":f32") else "uint32_t") for f in self.fields]
+
+
+def _records(*rows: tuple[str, str, str, str]) -> dict[str, Record]:
+    out: dict[str, Record] = {}
+    for code, (name, split, fields, doc) in enumerate(rows, start=1):
+        record = Record(name, code, tuple(fields.split()), split, doc)
+        assert len(record.fields) <= RECORD_WORDS - 2, name
+        out[name] = record
+    return out
+
+
+RECORDS = _records(
+    (
+        "EMBED",
+        "token",
+        "dst values scales ids cols quant scale:f32",
+        "dst[t] = dequantize(row ids[t] of values/scales) * scale, f32 [T, cols]. ids: u32 [T]; SKIP_ROW: no change.",
+    ),
+    (
+        "ROPE_TABLE",
+        "token",
+        "dst inv_freq pairs",
+        "dst[t] = cos(p * inv_freq) then sin(p * inv_freq), f32 [T, 2 * pairs], p = pos + t. inv_freq: f32 [pairs].",
+    ),
+    (
+        "NORM",
+        "token",
+        "dst dst_q src residual weight n rows norm eps:f32 offset:f32 scale:f32",
+        "For each of `rows` rows of n in a token: y = src; if norm: y /= sqrt(mean(y^2) + eps), times weight + offset "
+        "where weight (bf16 [n]) is given; dst = (residual + y) * scale. residual, dst and dst_q may be 0; dst may be "
+        "src or residual. dst_q covers the token's rows * n columns.",
+    ),
+    (
+        "LINEAR",
+        "kernel",
+        "src src_q n_in count "
+        "values0 scales0 dst0 n_out0 quant0 values1 scales1 dst1 n_out1 quant1 values2 scales2 dst2 n_out2 quant2",
+        "dst_i = src W_i^T for count (1 to 3) repacked weights; bf16 weights read src (f32), Q8 and Q4 read src_q.",
+    ),
+    (
+        "GATED",
+        "kernel",
+        "src src_q n_in n_out gate_values gate_scales up_values up_scales quant act dst dst_q",
+        "dst = act(src G^T) * (src U^T), f32 [T, n_out]; dst or dst_q may be 0 (dst_q needs n_out % 32 == 0).",
+    ),
+    (
+        "HEADS",
+        "kernel",
+        "dst cache src bind heads head_dim weight norm rope eps:f32 offset:f32 scale:f32 kv",
+        "For each head of src f32 [T, heads * head_dim]: rms norm over head_dim if norm (weight bf16 [head_dim] or 0), "
+        "rope by the table if rope, times scale; to dst (bind BUFFER; may be src) or into the cache as key or value at "
+        "position pos + t.",
+    ),
+    (
+        "ATTENTION",
+        "kernel",
+        "dst dst_q q cache scratch heads kv_heads head_dim window kv",
+        "dst = softmax(q K^T) V, causal, for f32 q [T, heads * head_dim] (already scaled); window > 0: only the last "
+        "`window` positions, the token's own included. Few tokens: partial results by SPLIT positions.",
+    ),
+    (
+        "ATTENTION_MERGE",
+        "kernel",
+        "dst dst_q q cache scratch heads kv_heads head_dim window kv",
+        "Joins the partial results of the ATTENTION before it, and writes dst_q.",
+    ),
+    (
+        "ACT_MUL",
+        "token",
+        "dst dst_q gate up n up_stride act",
+        "dst[t] = act(gate[t]) * up[t], rows of n; up's rows are up_stride apart.",
+    ),
+    ("SELECT_LAST", "kernel", "dst src n", "dst[0] = src[T - 1], rows of n."),
+    ("SOFTCAP", "kernel", "x n cap:f32", "x = tanh(x / cap) * cap in place, f32 [T, n]."),
+    (
+        "TOPK",
+        "kernel",
+        "logits n k scratch dst",
+        "The k largest of each row of logits f32 [T, n], by value, ties by lower index; partial results in scratch.",
+    ),
+    (
+        "TOPK_MERGE",
+        "kernel",
+        "logits n k scratch dst",
+        "dst[t] = u32 ids[k], f32 values[k] in falling order, f32 max, f32 log(sum(exp(row))).",
+    ),
+    (
+        "REPACK",
+        "kernel",
+        "values scales rows cols quant",
+        "Turns a weight's plain rows into the layout of LINEAR and GATED, in place, in memory for padded_rows(rows) rows.",
+    ),
+)
+
+
+class State:
+    """What changes from step to step, read by ops: u32 words n_tokens (T) and pos (position of the first token)."""
+
+    WORDS = 16
+    BYTES = WORDS * 4
+
+
+class CacheDescriptor:
+    """A layer's KV cache, as ops see it: u32 words `table` and `pages`.
+
+    Position p is in page `p // PAGE`, whose address is `u32 table[(p // PAGE) % pages]`. A page holds its keys, then
+    its values, `page_bytes` in all. A ring of pages serves a sliding layer; a full layer's table never wraps.
+    """
+
+    WORDS = 4
+    BYTES = WORDS * 4
+
+
+def padded_rows(rows: int) -> int:
+    """Rows that a repacked weight takes: a multiple of 8."""
+    return (rows + 7) // 8 * 8
+
+
+def quantized_bytes(n: int) -> int:
+    """Bytes of the quantized copy of one row of n columns, whichever build runs: up to 2 a column, 8 a block."""
+    return (n * 2 + (n + 31) // 32 * 8 + 63) // 64 * 64
+
+
+def page_bytes(kv_heads: int, head_dim: int, kv: KVType) -> int:
+    """Bytes of one KV page, keys and values."""
+    return 2 * PAGE * kv_heads * head_dim * (4 if kv == KVType.F32 else 2)
+
+
+SPLIT = 256
+"""Positions in one partial result of ATTENTION."""
+SPLIT_TOKENS = 4
+"""ATTENTION splits a step of up to this many tokens over positions as well as heads."""
+
+
+def attention_scratch_bytes(heads: int, head_dim: int, positions: int) -> int:
+    """Bytes of ATTENTION's partial results over a cache of `positions`: per token, head and split, head_dim + 2 f32."""
+    return SPLIT_TOKENS * heads * ((positions + SPLIT - 1) // SPLIT + 1) * (head_dim + 4) * 4
+
+
+MAX_THREADS = 16
+
+
+def topk_scratch_bytes(k: int, rows: int) -> int:
+    """Bytes of TOPK's partial results: per row and thread, k (id, value) pairs, a maximum and a sum."""
+    return rows * MAX_THREADS * (k + 2) * 8
+
+
+def encode(name: str, flags: int = 0, **operands: float) -> bytes:
+    """One record as bytes. Missing operands are 0; raises KeyError for an operand the op does not have."""
+    record = RECORDS[name]
+    words = [struct.pack("<II", record.code, flags)]
+    for field, ctype in record.words():
+        value = operands.pop(field, 0)
+        words.append(struct.pack("<f", value) if ctype == "float" else struct.pack("<I", int(value)))
+    if operands:
+        raise KeyError(f"{name} has no operand {', '.join(operands)}")
+    return b"".join(words).ljust(RECORD_BYTES, b"\0")
+
+
+def c_header() -> str:
+    """The C header of the records, from the same table."""
+    out = [
+        "// Made by `python py/oxinfer_web/records.py`; do not edit.",
+        "#pragma once",
+        "#include <stdint.h>",
+        "",
+        *(
+            f"#define {k} {v}u"
+            for k, v in {
+                "RECORD_WORDS": RECORD_WORDS,
+                "PAGE": PAGE,
+                "SPLIT": SPLIT,
+                "SPLIT_TOKENS": SPLIT_TOKENS,
+                "SKIP_ROW": SKIP_ROW,
+                "MAX_TOP_K": MAX_TOP_K,
+                "MAX_THREADS": MAX_THREADS,
+                "FLAG_BARRIER": BARRIER,
+                "FLAG_LAST": LAST,
+            }.items()
+        ),
+        "",
+    ]
+    for prefix, enum in (("QUANT", Quant), ("ACT", Act), ("KV", KVType), ("BIND", Bind)):
+        out.append(f"enum {{ {', '.join(f'{prefix}_{m.name} = {m.value}' for m in enum)} }};")
+    out.append(f"enum {{ {', '.join(f'OP_{r.name} = {r.code}' for r in RECORDS.values())} }};")
+    for r in RECORDS.values():
+        out += ["", *_comment(r.doc), "typedef struct {", "  uint32_t code, flags;"]
+        out += [f"  {ctype} {name};" for name, ctype in r.words()]
+        out.append(f"}} {r.name.title().replace('_', '')}Op;")
+    return "\n".join(out) + "\n"
+
+
+def _comment(text: str, width: int = 116) -> list[str]:
+    lines, line = [], "//"
+    for word in text.split():
+        if len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line = "//"
+        line += " " + word
+    return [*lines, line]
+
+
+if __name__ == "__main__":
+    print(c_header(), end="")

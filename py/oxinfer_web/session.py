@@ -1,0 +1,263 @@
+"""`Session`: one conversation's KV caches and position, on any backend (numpy reference or recorded program)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from .errors import SessionError
+from .models import Model
+
+Floats = Any
+"""f32 numbers: a numpy array where numpy is there, else a memoryview of format "f" (as in a page)."""
+Cache = Any
+"""A backend's own KV caches."""
+
+
+class Want(Enum):
+    """What a step is run for."""
+
+    CACHE = "cache"
+    """Only the KV caches: a part of a prompt that is not its last."""
+    LOGITS = "logits"
+    """The last token's logits."""
+    HIDDEN = "hidden"
+    """Every token's hidden state after the final norm."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The likeliest next tokens: ids and their logits in falling order, and log(sum(exp(all logits)))."""
+
+    ids: list[int]
+    logits: list[float]
+    log_sum_exp: float
+
+
+class Backend(Protocol):
+    """Runs a model's steps. `reference.Reference` and `program.Program` are the two."""
+
+    @property
+    def model(self) -> Model:
+        """The model it runs."""
+
+    @property
+    def chunk(self) -> int:
+        """The most tokens of one step."""
+
+    @property
+    def max_context(self) -> int:
+        """The most positions of one session."""
+
+    def new_cache(self) -> Cache:
+        """Empty KV caches."""
+
+    def clone_cache(self, cache: Cache, position: int) -> Cache:
+        """A copy of the first `position` positions."""
+
+    def free_cache(self, cache: Cache) -> None:
+        """Give a cache's memory back."""
+
+    def oldest_kept(self, written: int) -> int:
+        """The oldest position a sliding layer's cache still holds when `written` positions have been written."""
+
+    async def fetch(self, ids: Sequence[int]) -> None:
+        """Make the table rows of these tokens available to `step`."""
+
+    def step(self, cache: Cache, ids: Sequence[int], pos: int, want: Want, given: Mapping[int, Floats]) -> None:
+        """Run at most `chunk` tokens at positions pos, pos + 1, ...; given: embeddings [hidden] by index into ids."""
+
+    def hidden(self, n: int) -> Floats:
+        """Hidden states [n, hidden] of the last step, which had n tokens and wanted HIDDEN."""
+
+    def logits(self) -> Floats:
+        """Logits [vocab] of the last step, which wanted LOGITS."""
+
+    def logits_of(self, hidden: Floats) -> Floats:
+        """Logits [n, vocab] of hidden states [n, hidden]."""
+
+    def candidates(self, k: int) -> Candidates:
+        """The k likeliest next tokens of the last step, which wanted LOGITS."""
+
+    def nll_of(self, hidden: Floats, targets: Sequence[int]) -> list[float]:
+        """-log p(target), in nats, for each target, given hidden states [at least as many, hidden]."""
+
+    def embed_scaled(self, token: int) -> Floats:
+        """The scaled input embedding [hidden] of a token, whose row has been fetched."""
+
+
+class Session:
+    """A sequence of tokens being decoded.
+
+    `forward` feeds tokens; `candidates` and `logits` then tell about the next one. `truncate` takes back the last
+    tokens, `clone` forks the sequence. In a page, `await fetch(ids)` before tokens are fed: it brings their table rows.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        """An empty session on a backend, which may serve many."""
+        self.backend = backend
+        self.tokens: list[int] = []
+        """The tokens fed so far (the pad token where an embedding was given)."""
+        self.prof = {"steps": 0.0, "tokens": 0.0, "forward": 0.0, "fetch": 0.0}
+        """Seconds in `forward` and in `fetch`, and what they did. The backend's own `prof` splits `forward` further."""
+        self._cache: Cache = None  # made when the first token is fed
+        self._given: dict[int, Floats] = {}
+        self._done = 0  # positions that are in the caches; below len(tokens) after a truncation that has to feed again
+        self._written = 0  # one past the newest position ever written: what rings have overwritten follows from it
+
+    @property
+    def position(self) -> int:
+        """Tokens fed so far."""
+        return len(self.tokens)
+
+    async def fetch(self, ids: Sequence[int]) -> None:
+        """Bring the table rows that `forward(ids)` will need. Raises HostError if the host does not give them."""
+        start = time.perf_counter()
+        missing = self.tokens[self._done :]
+        await self.backend.fetch([*missing, *ids] if missing else ids)
+        self.prof["fetch"] += time.perf_counter() - start
+
+    def forward(self, ids: Sequence[int], given: Mapping[int, Floats] | None = None) -> None:
+        """Feed tokens. given: embeddings f32 [hidden], already scaled, by index into ids; they take the place of those
+        tokens' embeddings, and their per-layer lookup uses the pad token.
+
+        Raises SessionError for no tokens, ids outside the vocabulary or more than `max_context` positions, and
+        HostError for rows that have not been fetched. After an error the session is as it was before.
+        """
+        self._feed(ids, given, Want.LOGITS)
+
+    def forward_hidden(self, ids: Sequence[int], given: Mapping[int, Floats] | None = None) -> Floats:
+        """Feed tokens as `forward` does and return their hidden states after the final norm, f32 [len(ids), hidden]."""
+        rows: list[bytes] = []
+        self._feed(ids, given, Want.HIDDEN, rows)
+        return floats(b"".join(rows), (len(ids), self.backend.model.config.hidden_size))
+
+    def logits(self, hidden: Floats | None = None) -> Floats:
+        """Logits of the next token, f32 [vocab]; or, given hidden states [n, hidden], theirs, [n, vocab]."""
+        return self.backend.logits() if hidden is None else self.backend.logits_of(hidden)
+
+    def candidates(self, k: int) -> Candidates:
+        """The k likeliest next tokens after `forward`; k at most 64."""
+        return self.backend.candidates(k)
+
+    def nll(self, ids: Sequence[int]) -> list[float]:
+        """Feed ids and return -log p, in nats, of each but the first given those before it: len(ids) - 1 numbers."""
+        out: list[float] = []
+        for at in range(0, len(ids), step := min(self.backend.chunk, 64)):
+            part = ids[at : at + step]
+            targets = ids[at + 1 : at + step + 1]
+            hidden = self.forward_hidden(part)
+            out += self.backend.nll_of(hidden, targets)
+        return out
+
+    def embed_scaled(self, token: int) -> Floats:
+        """The scaled input embedding of a token, f32 [hidden]: what a drafter is fed. Its row has to be fetched."""
+        return self.backend.embed_scaled(token)
+
+    def truncate(self, position: int) -> None:
+        """Go back to `position` tokens. Raises SessionError if there are not that many.
+
+        What a sliding layer's ring has overwritten meanwhile is computed again at the next `forward`.
+        """
+        if not 0 <= position <= len(self.tokens):
+            raise SessionError(f"cannot truncate to {position}: the session has {len(self.tokens)} tokens")
+        del self.tokens[position:]
+        self._given = {at: x for at, x in self._given.items() if at < position}
+        if position < self._done:
+            self._done = position if self.backend.oldest_kept(self._written) <= self._needs(position) else 0
+
+    def clone(self) -> Session:
+        """A session of its own with the same tokens."""
+        other = Session.__new__(Session)
+        other.__dict__.update(self.__dict__)
+        other.tokens, other._given, other.prof = list(self.tokens), dict(self._given), dict.fromkeys(self.prof, 0.0)
+        if self._cache is not None:
+            other._cache = self.backend.clone_cache(self._cache, self._done)
+        return other
+
+    def close(self) -> None:
+        """Give the caches' memory back; the session is empty afterwards."""
+        if self._cache is not None:
+            self.backend.free_cache(self._cache)
+        self._cache = None
+        self.tokens, self._given, self._done, self._written = [], {}, 0, 0
+
+    def _needs(self, position: int) -> int:
+        """The oldest position that the token after `position` tokens looks at in a sliding layer."""
+        return max(0, position - self.backend.model.config.sliding_window + 1)
+
+    def _feed(
+        self, ids: Sequence[int], given: Mapping[int, Floats] | None, want: Want, rows: list[bytes] | None = None
+    ) -> None:
+        start = time.perf_counter()
+        self._check(ids, given)
+        again = self.tokens[self._done :]
+        feed = [*again, *ids] if again else ids
+        embeddings = {at - self._done: x for at, x in self._given.items() if at >= self._done} if self._given else {}
+        if given:
+            embeddings |= {len(again) + i: x for i, x in given.items()}
+        done = self._done
+        try:
+            self._run(feed, embeddings, want, len(again), rows)
+        except BaseException:
+            # Caches hold at least what they held, unless a ring went on past it.
+            kept = self.backend.oldest_kept(self._written) <= self._needs(done)
+            self._done = done if kept else 0
+            raise
+        pad = self.backend.model.config.pad_token_id
+        if given:
+            self._given |= {len(self.tokens) + i: x for i, x in given.items()}
+        self.tokens += [pad if given and i in given else int(t) for i, t in enumerate(ids)] if given else ids
+        self.prof["steps"] += 1
+        self.prof["tokens"] += len(feed)
+        self.prof["forward"] += time.perf_counter() - start
+
+    def _run(
+        self, feed: Sequence[int], given: Mapping[int, Floats], want: Want, skip: int, rows: list[bytes] | None
+    ) -> None:
+        """Feed in chunks; of hidden states, those after the first `skip` go to rows."""
+        if self._cache is None:
+            self._cache = self.backend.new_cache()
+        chunk = self.backend.chunk
+        for at in range(0, len(feed), chunk):
+            part = feed[at : at + chunk]
+            last = at + chunk >= len(feed)
+            some = {i - at: x for i, x in given.items() if at <= i < at + chunk} if given else given
+            step_want = want if last or want == Want.HIDDEN else Want.CACHE
+            self._written = max(self._written, self._done + len(part))
+            self.backend.step(self._cache, part, self._done, step_want, some)
+            self._done += len(part)
+            if rows is not None and at + len(part) > skip:
+                hidden = memoryview(self.backend.hidden(len(part))).cast("B")
+                width = len(hidden) // len(part)
+                rows.append(bytes(hidden[max(0, skip - at) * width :]))
+
+    def _check(self, ids: Sequence[int], given: Mapping[int, Floats] | None) -> None:
+        config = self.backend.model.config
+        if not len(ids):
+            raise SessionError("no tokens to feed: give at least one")
+        if min(ids) < 0 or max(ids) >= config.vocab_size:
+            bad = next(t for t in ids if not 0 <= t < config.vocab_size)
+            raise SessionError(f"token {bad} is outside the vocabulary of {config.vocab_size}; is this its tokenizer?")
+        if len(self.tokens) + len(ids) > self.backend.max_context:
+            raise SessionError(
+                f"{len(self.tokens) + len(ids)} positions are more than the context of {self.backend.max_context}; "
+                "truncate the session or load the model with a larger max_context"
+            )
+        for i, x in (given or {}).items():
+            if not 0 <= i < len(ids) or len(x) != config.hidden_size:
+                raise SessionError(
+                    f"the embedding given at {i} must lie in 0..{len(ids) - 1}, {config.hidden_size} wide"
+                )
+
+
+def floats(data: bytes, shape: tuple[int, ...]) -> Floats:
+    """f32 bytes as an array of this shape: numpy where it is there, else a memoryview."""
+    try:
+        import numpy as np
+    except ImportError:
+        return memoryview(data).cast("f", shape) if shape[0] else memoryview(b"").cast("f")
+    return np.frombuffer(data, np.float32).reshape(shape)

@@ -1,0 +1,113 @@
+"""A model's weights in kernel memory: their addresses, and the list of what to load where."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import TypeVar
+
+from .checkpoint import TensorRef
+from .config import RopeSpec
+from .linear import Lin, Parts
+from .models import Model
+from .ops import Norm, Scalar
+from .records import BARRIER, RECORD_BYTES, encode, padded_rows
+from .runtime import LoadItem, Runtime, Segment
+from .table import TableRef
+
+T = TypeVar("T")
+
+
+class Weights:
+    """Everything of a model that is streamed from memory for each token: linear weights, norms, scalars.
+
+    Tables are not here: they stay on the host, or are loaded plain by `load_table`.
+    """
+
+    def __init__(self, runtime: Runtime, model: Model) -> None:
+        """Allocates memory for all weights; `items` then tells what to load. Raises KernelError if it does not fit."""
+        self._runtime = runtime
+        self._matrices: dict[str, tuple[int, int]] = {}
+        self._vectors: dict[str, int] = {}
+        self._ropes: dict[RopeSpec, int] = {}
+        self.items: list[LoadItem] = []
+        self.bytes = 0
+        """Bytes of kernel memory that weights take."""
+        lins = {lin.name: lin for lin in _find(model, Lin)}
+        vectors = {norm.weight.name: norm.weight for norm in _find(model, Norm) if norm.weight}
+        vectors |= {s.value.name: s.value for s in _find(model, Scalar)}
+        repacks = runtime.alloc(RECORD_BYTES * len(lins))
+        for i, lin in enumerate(lins.values()):
+            self._add_matrix(lin, repacks + i * RECORD_BYTES)
+        for ref in vectors.values():
+            self._vectors[ref.name] = self._alloc(ref.nbytes)
+            self.items.append(LoadItem(ref.name, _segments(((0, ref),), self._vectors[ref.name])))
+        self.streamed_bytes = sum(lin.bytes for lin in lins.values()) + sum(ref.nbytes for ref in vectors.values())
+        """Bytes that one decoded token reads from memory."""
+
+    def matrix(self, lin: Lin) -> tuple[int, int]:
+        """Addresses of a linear weight's values and scales."""
+        return self._matrices[lin.name]
+
+    def address(self, ref: TensorRef) -> int:
+        """Address of a norm's weight."""
+        return self._vectors[ref.name]
+
+    def number(self, scalar: Scalar) -> float:
+        """The value of a scalar, after loading."""
+        (bits,) = struct.unpack("<H", self._runtime.read(self._vectors[scalar.value.name], 2))
+        (value,) = struct.unpack("<f", struct.pack("<I", bits << 16))
+        return float(value)
+
+    def inv_freq(self, rope: RopeSpec) -> int:
+        """Address of a rope's inverse frequencies, f32."""
+        if rope not in self._ropes:
+            data = struct.pack(f"<{len(rope.inv_freq)}f", *rope.inv_freq)
+            self._ropes[rope] = self._runtime.alloc(len(data))
+            self._runtime.write(self._ropes[rope], data)
+        return self._ropes[rope]
+
+    def load_table(self, table: TableRef) -> tuple[int, int]:
+        """Allocate a table that is to be kept as plain rows, and add it to `items`: addresses of values, scales."""
+        values = self._alloc(table.rows * table.row_bytes)
+        scales = self._alloc(table.rows * table.scale_bytes) if table.scales else 0
+        segments = _segments(table.values, values) + _segments(table.scales, scales)
+        self.items.append(LoadItem(table.name, segments))
+        return values, scales
+
+    def _add_matrix(self, lin: Lin, repack: int) -> None:
+        pad = padded_rows(lin.n_out)
+        row_bytes, scale_bytes = (
+            sum(ref.nbytes for _, ref in parts) // lin.n_out for parts in (lin.values, lin.scales)
+        )
+        values = self._alloc(pad * row_bytes)
+        scales = self._alloc(pad * scale_bytes) if lin.scales else 0
+        self._matrices[lin.name] = values, scales
+        record = encode("REPACK", BARRIER, values=values, scales=scales, rows=lin.n_out, cols=lin.n_in, quant=lin.quant)
+        self._runtime.write(repack, record)
+        self.items.append(LoadItem(lin.name, _segments(lin.values, values) + _segments(lin.scales, scales), repack))
+
+    def _alloc(self, nbytes: int) -> int:
+        self.bytes += nbytes
+        return self._runtime.alloc(nbytes)
+
+
+def _segments(parts: Parts, addr: int) -> tuple[Segment, ...]:
+    out = []
+    for _, ref in parts:
+        out.append(Segment(ref.file, ref.offset, ref.nbytes, addr))
+        addr += ref.nbytes
+    return tuple(out)
+
+
+def _find(node: object, kind: type[T]) -> Iterator[T]:
+    """Every instance of kind in a tree of dataclasses and tuples."""
+    if isinstance(node, kind):
+        yield node
+    elif isinstance(node, tuple):
+        for item in node:
+            yield from _find(item, kind)
+    elif is_dataclass(node):
+        for f in fields(node):
+            yield from _find(getattr(node, f.name), kind)

@@ -1,0 +1,66 @@
+// The executor: plays a program's records, on one thread of several.
+#include "execute.h"
+#include "ops.h"
+
+#define EXPORT(name) __attribute__((export_name(#name)))
+
+static _Alignas(64) uint8_t scratch[MAX_THREADS][SCRATCH_BYTES];
+
+void *thread_scratch(Thread th) { return scratch[th.tid]; }
+
+typedef struct {
+  uint32_t code, flags;
+} Head;
+
+static const Head *record(uint32_t ops, uint32_t i) { return (const Head *)(u32_at(ops) + i * RECORD_WORDS); }
+
+static Step step_of(uint32_t state, uint32_t flags) {
+  const uint32_t tokens = u32_at(state)[0], pos = u32_at(state)[1], last = tokens - 1;
+  if (flags & FLAG_LAST) return (Step){1, pos + last, last, last};
+  return (Step){tokens, pos, 0, last};
+}
+
+static void play(const Head *op, uint32_t state, Thread th) {
+  const Step step = step_of(state, op->flags);
+  switch (op->code) {
+    case OP_EMBED: return op_embed((const EmbedOp *)op, step, th);
+    case OP_ROPE_TABLE: return op_rope_table((const RopeTableOp *)op, step, th);
+    case OP_NORM: return op_norm((const NormOp *)op, step, th);
+    case OP_LINEAR: return op_linear((const LinearOp *)op, step, th);
+    case OP_GATED: return op_gated((const GatedOp *)op, step, th);
+    case OP_HEADS: return op_heads((const HeadsOp *)op, step, th);
+    case OP_ATTENTION: return op_attention((const AttentionOp *)op, step, th);
+    case OP_ATTENTION_MERGE: return op_attention_merge((const AttentionMergeOp *)op, step, th);
+    case OP_ACT_MUL: return op_act_mul((const ActMulOp *)op, step, th);
+    case OP_SELECT_LAST: return op_select_last((const SelectLastOp *)op, step, th);
+    case OP_SOFTCAP: return op_softcap((const SoftcapOp *)op, step, th);
+    case OP_TOPK: return op_topk((const TopkOp *)op, step, th);
+    case OP_TOPK_MERGE: return op_topk_merge((const TopkMergeOp *)op, step, th);
+    case OP_REPACK: return op_repack((const RepackOp *)op, th);
+    default: __builtin_trap();
+  }
+}
+
+int execute(uint32_t ops, uint32_t first, uint32_t last, uint32_t state, uint32_t tid, uint32_t n) {
+  for (uint32_t i = first; i < last; i++) {
+    const Head *op = record(ops, i);
+    play(op, state, (Thread){tid, n});
+    if (n > 1 && (op->flags & FLAG_BARRIER) && !barrier(tid, n)) return 0;
+  }
+  return 1;
+}
+
+// Thread tid of n plays records [first, last) of the program at `ops`. With n > 1 all n threads must be in here.
+EXPORT(run) void run(uint32_t ops, uint32_t first, uint32_t last, uint32_t state, uint32_t tid, uint32_t n) {
+  execute(ops, first, last, state, tid, n);
+}
+
+// Record i alone, without its barrier: a caller that has one thread plays n of them by calling this for each tid.
+EXPORT(phase) void phase(uint32_t ops, uint32_t i, uint32_t state, uint32_t tid, uint32_t n) {
+  play(record(ops, i), state, (Thread){tid, n});
+}
+
+// memmove inside kernel memory.
+EXPORT(copy) void copy(uint32_t dst, uint32_t src, uint32_t bytes) {
+  __builtin_memmove(bytes_at(dst), bytes_at(src), bytes);
+}

@@ -1,0 +1,9 @@
+// Between the executor and the threads.
+#pragma once
+#include <stdint.h>
+
+// Thread tid of n plays records [first, last). 1, or 0 when a thread did not arrive at a barrier.
+int execute(uint32_t ops, uint32_t first, uint32_t last, uint32_t state, uint32_t tid, uint32_t n);
+
+// Wait until all n threads are here: 1, or 0 when one did not come in time, after which no barrier works any more.
+int barrier(uint32_t tid, uint32_t n);

@@ -1,0 +1,54 @@
+// REPACK: a weight's plain rows into groups of 4 interleaved rows, in place, so that a vector lane is a row.
+//
+//   Q4 values [rows / 4][n_in / 32][4][4][4] bytes: 4 chunks of a block's 16 bytes, in each 4 bytes of each of 4 rows
+//   Q8 values [rows / 4][n_in / 32][8][4][4] bytes: likewise for a block's 32 bytes, biased as dot_kind says
+//   scales    [rows / 4][n_in / 32][4]: f16 for Q4, f32 for Q8
+//   bf16      [rows / 4][n_in][4]
+// Rows past the last are zero (their scales are), up to a multiple of ROW_UNIT.
+#ifdef __wasm_relaxed_simd__
+#include "tiles_relaxed.h"
+#else
+#include "tiles_plain.h"
+#endif
+
+// 4 rows of `words` 32-bit words at p: word i of each row side by side. `flip` is xored into every word.
+static void interleave_u32(uint32_t *p, uint32_t words, uint32_t flip, uint32_t *scratch) {
+  __builtin_memcpy(scratch, p, words * 16);
+  for (uint32_t i = 0; i < words; i++) {
+    for (uint32_t r = 0; r < 4; r++) p[4 * i + r] = scratch[r * words + i] ^ flip;
+  }
+}
+
+static void interleave_u16(uint16_t *p, uint32_t words, uint16_t *scratch) {
+  __builtin_memcpy(scratch, p, words * 8);
+  for (uint32_t i = 0; i < words; i++) {
+    for (uint32_t r = 0; r < 4; r++) p[4 * i + r] = scratch[r * words + i];
+  }
+}
+
+static void repack_group(const RepackOp *op, uint32_t group, void *scratch) {
+  const uint32_t cols = op->cols, nb = cols / QBLOCK;
+  const uint32_t row = group * GROUP, given = row < op->rows ? min_u32(op->rows - row, GROUP) : 0;
+  const uint32_t row_bytes = op->quant == QUANT_BF16 ? cols * 2 : op->quant == QUANT_Q8 ? cols : cols / 2;
+  const uint32_t scale_bytes = op->quant == QUANT_Q8 ? nb * 4 : nb * 2;
+  uint8_t *values = bytes_at(op->values) + row * row_bytes, *scales = bytes_at(op->scales) + row * scale_bytes;
+  if (given < GROUP) __builtin_memset(values + given * row_bytes, 0, (GROUP - given) * row_bytes);
+  if (op->quant == QUANT_BF16) {
+    interleave_u16((uint16_t *)values, cols, scratch);
+    return;
+  }
+  if (given < GROUP) __builtin_memset(scales + given * scale_bytes, 0, (GROUP - given) * scale_bytes);
+  if (op->quant == QUANT_Q8) {
+    interleave_u32((uint32_t *)values, cols / 4, dot_kind() == DOT_SIGNED ? 0 : 0x80808080u, scratch);
+    interleave_u32((uint32_t *)scales, nb, 0, scratch);
+  } else {
+    interleave_u32((uint32_t *)values, cols / 8, 0, scratch);
+    interleave_u16((uint16_t *)scales, nb, scratch);
+  }
+}
+
+void op_repack(const RepackOp *op, Thread th) {
+  if (op->cols > MAX_COLUMNS) __builtin_trap();
+  Range groups = share(div_up(op->rows, ROW_UNIT) * (ROW_UNIT / GROUP), th);
+  for (uint32_t g = groups.begin; g < groups.end; g++) repack_group(op, g, thread_scratch(th));
+}

@@ -1,0 +1,94 @@
+/** What the page and the engine worker say to each other. */
+import type { Build } from './kernels';
+import type { HostStats } from './rows';
+
+export interface EngineOptions {
+  /** The model's folder. */
+  url: string;
+  /** Where the site's pyodide/ and kernels/ are, ending in a slash. */
+  site: string;
+  kernel?: Build;
+  threads?: number;
+  /** Positions that a conversation may have; by default as many as the model was made for, within limits. */
+  maxContext?: number;
+}
+
+/** Bytes of kernel memory. */
+export interface MemoryStats {
+  weights: number;
+  kv: number;
+  buffers: number;
+  total: number;
+}
+
+export interface ModelInfo {
+  modelType: string;
+  kernel: Build;
+  threads: number;
+  maxContext: number;
+  vocabSize: number;
+  /** Tokens that end an answer. */
+  eos: number[];
+}
+
+export interface Stats {
+  memory: MemoryStats;
+  host: HostStats;
+}
+
+export interface Sampling {
+  maxTokens: number;
+  /** 0 takes the likeliest token every time. */
+  temperature: number;
+  topK: number;
+  topP: number;
+  seed: number | null;
+}
+
+/** From the engine worker, through the port of one generation. */
+export type GenerationMessage =
+  { kind: 'token'; token: number } | { kind: 'end' } | { kind: 'error'; name: string; message: string };
+
+export interface BenchRequest {
+  ids: number[];
+  generate: number;
+  repeats: number;
+}
+
+export interface BenchResult {
+  prefill_tok_s: number;
+  decode_tok_s: number;
+  tokens: number[];
+}
+
+export interface EngineApi {
+  load(options: EngineOptions, onProgress: (done: number, total: number) => void): Promise<ModelInfo>;
+  generate(ids: number[], sampling: Sampling, port: MessagePort): void;
+  stats(): Promise<Stats>;
+  bench(request: BenchRequest): Promise<BenchResult>;
+  /** The likeliest continuation of n tokens, whatever it says. */
+  greedy(ids: number[], n: number): Promise<number[]>;
+  /** Mean negative log-likelihood, in nats, of each token but the first. */
+  nll(ids: number[]): Promise<number>;
+  /** Logits of the token after ids. */
+  logits(ids: number[]): Promise<Float32Array>;
+}
+
+export interface ChatMessage {
+  role: 'system' | 'user' | 'assistant';
+  content: string;
+}
+
+export interface TokenizerApi {
+  load(url: string): Promise<void>;
+  encode(text: string): number[];
+  /** The ids of a conversation as the model's chat template writes it, with the answer opened. Throws ConfigError. */
+  encodeChat(messages: ChatMessage[]): number[];
+  /** Begin turning tokens into text; returns the stream's number. */
+  open(prompt: number[]): number;
+  /** Text that is settled after these further tokens. */
+  push(stream: number, tokens: number[]): string;
+  /** What is left at the end, unfinished characters included. */
+  rest(stream: number): string;
+  close(stream: number): void;
+}
