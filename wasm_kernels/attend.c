@@ -9,16 +9,20 @@ INLINE v128_t load_kv(uint32_t base, uint32_t index, uint32_t kv) {
 INLINE void score_groups(Tile *tile, uint32_t keys, uint32_t head_dim, uint32_t kv, uint32_t rows, uint32_t group,
                          uint32_t groups) {
   v128_t acc[rows * groups], k[groups];
-  UNROLL for (uint32_t i = 0; i < rows * groups; i++) acc[i] = splat(0);
+  UNROLL for (uint32_t i = 0; i < rows * groups; i++)
+    acc[i] = splat(0);
   for (uint32_t d = 0; d < head_dim; d++) {
-    UNROLL for (uint32_t g = 0; g < groups; g++) k[g] = load_kv(keys, ((group + g) * head_dim + d) * 4, kv);
+    UNROLL for (uint32_t g = 0; g < groups; g++)
+      k[g] = load_kv(keys, ((group + g) * head_dim + d) * 4, kv);
     UNROLL for (uint32_t r = 0; r < rows; r++) {
       v128_t q = splat_at(&tile->q[r][d]);
-      UNROLL for (uint32_t g = 0; g < groups; g++) acc[r * groups + g] = madd(q, k[g], acc[r * groups + g]);
+      UNROLL for (uint32_t g = 0; g < groups; g++)
+        acc[r * groups + g] = madd(q, k[g], acc[r * groups + g]);
     }
   }
   UNROLL for (uint32_t r = 0; r < rows; r++) {
-    UNROLL for (uint32_t g = 0; g < groups; g++) store(&tile->p[r][4 * (group + g)], acc[r * groups + g]);
+    UNROLL for (uint32_t g = 0; g < groups; g++)
+      store(&tile->p[r][4 * (group + g)], acc[r * groups + g]);
   }
 }
 
@@ -63,20 +67,23 @@ INLINE void weigh_quads(Tile *tile, uint32_t values, uint32_t kv, uint32_t rows,
     }
   }
   for (uint32_t slot = begin; slot < end; slot++) {
-    UNROLL for (uint32_t k = 0; k < quads; k++) v[k] = load_kv(values, ((quad + k) * PAGE + slot) * 4, kv);
+    UNROLL for (uint32_t k = 0; k < quads; k++)
+      v[k] = load_kv(values, ((quad + k) * PAGE + slot) * 4, kv);
     UNROLL for (uint32_t r = 0; r < rows; r++) {
       v128_t p = splat_at(&tile->p[r][slot]);
-      UNROLL for (uint32_t k = 0; k < quads; k++) acc[r * quads + k] = madd(p, v[k], acc[r * quads + k]);
+      UNROLL for (uint32_t k = 0; k < quads; k++)
+        acc[r * quads + k] = madd(p, v[k], acc[r * quads + k]);
     }
   }
   UNROLL for (uint32_t r = 0; r < rows; r++) {
-    UNROLL for (uint32_t k = 0; k < quads; k++) store(&tile->o[r][4 * (quad + k)], acc[r * quads + k]);
+    UNROLL for (uint32_t k = 0; k < quads; k++)
+      store(&tile->o[r][4 * (quad + k)], acc[r * quads + k]);
   }
 }
 
 // Slots [begin, end) of one page whose first position is `base`; always 8 sums in registers.
-INLINE void attend_page(Tile *tile, const Keys *k, uint32_t kv, uint32_t head, uint32_t rows, uint32_t base, uint32_t begin,
-                        uint32_t end) {
+INLINE void attend_page(Tile *tile, const Keys *k, uint32_t kv, uint32_t head, uint32_t rows, uint32_t base,
+                        uint32_t begin, uint32_t end) {
   const uint32_t page = page_of(k->cache, base), size = kv_bytes(kv), wide = 8 / rows;
   const uint32_t keys = page + key_index(head, 0, k->head_dim, 0) * size;
   const uint32_t values = values_of(page, k->kv_heads, k->head_dim, kv) + value_index(head, 0, k->head_dim, 0) * size;
@@ -96,13 +103,19 @@ void attend(Tile *tile, const Keys *k, uint32_t head, uint32_t rows, uint32_t be
   for (uint32_t base = begin / PAGE * PAGE; base < end; base += PAGE) {
     const uint32_t from = max_u32(begin, base) - base, to = min_u32(end, base + PAGE) - base;
     if (k->kv == KV_F16) {
-      if (rows == 1) attend_page(tile, k, KV_F16, head, 1, base, from, to);
-      else if (rows == 2) attend_page(tile, k, KV_F16, head, 2, base, from, to);
-      else attend_page(tile, k, KV_F16, head, 4, base, from, to);
+      if (rows == 1)
+        attend_page(tile, k, KV_F16, head, 1, base, from, to);
+      else if (rows == 2)
+        attend_page(tile, k, KV_F16, head, 2, base, from, to);
+      else
+        attend_page(tile, k, KV_F16, head, 4, base, from, to);
     } else {
-      if (rows == 1) attend_page(tile, k, KV_F32, head, 1, base, from, to);
-      else if (rows == 2) attend_page(tile, k, KV_F32, head, 2, base, from, to);
-      else attend_page(tile, k, KV_F32, head, 4, base, from, to);
+      if (rows == 1)
+        attend_page(tile, k, KV_F32, head, 1, base, from, to);
+      else if (rows == 2)
+        attend_page(tile, k, KV_F32, head, 2, base, from, to);
+      else
+        attend_page(tile, k, KV_F32, head, 4, base, from, to);
     }
   }
 }

@@ -4,14 +4,15 @@
 // the positions are split too, at fixed places, and each split leaves its sums in scratch: [split][token][head] of
 // head_dim + 4 floats: m, l, 2 unused, o.
 #include "attention.h"
+
 #include "quantize.h"
 
 typedef struct {
   const AttentionOp *op;
   Step step;
-  uint32_t group;         // query heads a KV head
-  uint32_t rows, tiles;   // of a KV head
-  uint32_t first, splits; // the first split that any token sees, and how many there are
+  uint32_t group;          // query heads a KV head
+  uint32_t rows, tiles;    // of a KV head
+  uint32_t first, splits;  // the first split that any token sees, and how many there are
 } Plan;
 
 // First position that the token at `position` sees.

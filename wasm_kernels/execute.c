@@ -1,5 +1,6 @@
 // The executor: plays a program's records, on one thread of several.
 #include "execute.h"
+
 #include "ops.h"
 
 #define EXPORT(name) __attribute__((export_name(#name)))

@@ -1,5 +1,5 @@
-#include "matmul.h"
 #include "mathf.h"
+#include "matmul.h"
 #include "quantize.h"
 
 // The weights' rows count as one long list of units, so that threads get equal shares of q, k and v together.
@@ -34,7 +34,8 @@ static void gated_block(const GatedOp *op, uint32_t block, Range tokens, float *
     for (uint32_t i = 0; i < QBLOCK; i += 4) store(gate + i, mul(activate4(load(gate + i), op->act), load(up + i)));
     if (op->dst) {
       float *dst = f32_at(op->dst) + t * op->n_out + rows.begin;
-      for (uint32_t i = 0; i < rows.end - rows.begin; i += 4) store_first(dst + i, load(gate + i), rows.end - rows.begin - i);
+      for (uint32_t i = 0; i < rows.end - rows.begin; i += 4)
+        store_first(dst + i, load(gate + i), rows.end - rows.begin - i);
     }
     if (op->dst_q) quantize((XBlock *)bytes_at(op->dst_q + t * quantized_bytes(op->n_out)) + block, gate, QBLOCK);
   }

@@ -5,19 +5,21 @@
 
 // exp(x): 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]. 0 below -87.3 (and for -inf), at most exp(88.3).
 INLINE v128_t exp4(v128_t x) {
-  v128_t tiny = wasm_f32x4_lt(x, splat(-87.3f));
-  x = wasm_f32x4_pmin(wasm_f32x4_pmax(x, splat(-87.3f)), splat(88.3f));
-  v128_t n = wasm_f32x4_nearest(mul(x, splat(1.44269504088896341f)));
+  v128_t tiny = wasm_f32x4_lt(x, constant(-87.3f));
+  x = wasm_f32x4_pmin(wasm_f32x4_pmax(x, constant(-87.3f)), constant(88.3f));
+  // x / ln 2 to the nearest integer: adding 1.5 * 2^23 leaves it in the low bits of the mantissa
+  v128_t bits = add(mul(x, constant(1.44269504088896341f)), constant(12582912.0f));
+  v128_t n = sub(bits, constant(12582912.0f));
   // ln 2 in two parts, so that n times the first is exact
-  v128_t r = sub(sub(x, mul(n, splat(0.693359375f))), mul(n, splat(-2.12194440e-4f)));
-  v128_t p = splat(1.9875691500e-4f);
-  p = madd(p, r, splat(1.3981999507e-3f));
-  p = madd(p, r, splat(8.3334519073e-3f));
-  p = madd(p, r, splat(4.1665795894e-2f));
-  p = madd(p, r, splat(1.6666665459e-1f));
-  p = madd(p, r, splat(5.0000001201e-1f));
-  p = add(madd(p, mul(r, r), r), splat(1.0f));
-  v128_t two_n = wasm_i32x4_shl(wasm_i32x4_add(wasm_i32x4_trunc_sat_f32x4(n), wasm_i32x4_splat(127)), 23);
+  v128_t r = sub(sub(x, mul(n, constant(0.693359375f))), mul(n, constant(-2.12194440e-4f)));
+  v128_t p = constant(1.9875691500e-4f);
+  p = madd(p, r, constant(1.3981999507e-3f));
+  p = madd(p, r, constant(8.3334519073e-3f));
+  p = madd(p, r, constant(4.1665795894e-2f));
+  p = madd(p, r, constant(1.6666665459e-1f));
+  p = madd(p, r, constant(5.0000001201e-1f));
+  p = add(madd(p, mul(r, r), r), constant(1.0f));
+  v128_t two_n = wasm_i32x4_add(wasm_i32x4_shl(bits, 23), constant(1.0f));
   return wasm_v128_andnot(mul(p, two_n), tiny);
 }
 
@@ -25,27 +27,27 @@ INLINE float exp1(float x) { return wasm_f32x4_extract_lane(exp4(splat(x)), 0); 
 
 // tanh(x): odd polynomial below 0.625 (no cancellation there), 1 - 2 / (exp(2|x|) + 1) above.
 INLINE v128_t tanh4(v128_t x) {
-  v128_t sign = wasm_v128_and(x, wasm_i32x4_splat((int)0x80000000));
+  v128_t sign = wasm_v128_and(x, constant_i32((int)0x80000000));
   v128_t a = wasm_v128_xor(x, sign);
   v128_t z = mul(x, x);
-  v128_t p = splat(-5.70498872745e-3f);
-  p = madd(p, z, splat(2.06390887954e-2f));
-  p = madd(p, z, splat(-5.37397155531e-2f));
-  p = madd(p, z, splat(1.33314422036e-1f));
-  p = madd(p, z, splat(-3.33332819422e-1f));
+  v128_t p = constant(-5.70498872745e-3f);
+  p = madd(p, z, constant(2.06390887954e-2f));
+  p = madd(p, z, constant(-5.37397155531e-2f));
+  p = madd(p, z, constant(1.33314422036e-1f));
+  p = madd(p, z, constant(-3.33332819422e-1f));
   v128_t small = madd(mul(p, z), x, x);
   v128_t e = exp4(add(a, a));
-  v128_t large = sub(splat(1.0f), wasm_f32x4_div(splat(2.0f), add(e, splat(1.0f))));
-  return wasm_v128_bitselect(small, wasm_v128_or(large, sign), wasm_f32x4_lt(a, splat(0.625f)));
+  v128_t large = sub(constant(1.0f), wasm_f32x4_div(constant(2.0f), add(e, constant(1.0f))));
+  return wasm_v128_bitselect(small, wasm_v128_or(large, sign), wasm_f32x4_lt(a, constant(0.625f)));
 }
 
-// The gate's activation: GELU in its tanh form, or SiLU.
+// The gate's activation, x / (1 + exp(-z)): SiLU with z = x; GELU in its tanh form with z = 2 sqrt(2 / pi) (x +
+// 0.044715 x^3), because (1 + tanh(y)) / 2 = 1 / (1 + exp(-2 y)).
 INLINE v128_t activate4(v128_t x, uint32_t act) {
-  if (act == ACT_SILU) {
-    return wasm_f32x4_div(x, add(splat(1.0f), exp4(wasm_f32x4_neg(x))));
-  }
-  v128_t inner = mul(madd(mul(mul(x, x), x), splat(0.044715f), x), splat(0.79788456080286536f));
-  return mul(mul(x, splat(0.5f)), add(splat(1.0f), tanh4(inner)));
+  v128_t minus_z = wasm_f32x4_neg(x);
+  if (act == ACT_GELU_TANH)
+    minus_z = mul(madd(mul(mul(x, x), x), constant(0.044715f), x), constant(-1.5957691216057308f));
+  return wasm_f32x4_div(x, add(constant(1.0f), exp4(minus_z)));
 }
 
 // ln(x) for finite x > 0: x = m 2^n with m in [sqrt(1/2), sqrt(2)), ln m = 2 artanh((m - 1) / (m + 1)).

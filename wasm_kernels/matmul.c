@@ -6,16 +6,20 @@
 #endif
 
 // acc[g * tokens + t] += rows row + 4g to row + 4g + 3 times token t; x is token 0's row, the others `stride` bytes on.
-typedef void Tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens, v128_t *acc);
+typedef void Tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens,
+                  v128_t *acc);
 
-INLINE void bf16_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens, v128_t *acc) {
+INLINE void bf16_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens,
+                      v128_t *acc) {
   const uint16_t *values = u16_at(w->values) + row * w->n_in;
   for (uint32_t i = 0; i < w->n_in; i++) {
     v128_t v[groups];
-    UNROLL for (int g = 0; g < groups; g++) v[g] = load_bf16(values + ((uint32_t)g * w->n_in + i) * GROUP);
+    UNROLL for (int g = 0; g < groups; g++)
+      v[g] = load_bf16(values + ((uint32_t)g * w->n_in + i) * GROUP);
     UNROLL for (int t = 0; t < tokens; t++) {
       v128_t xi = splat_at((const float *)(x + (uint32_t)t * stride) + i);
-      UNROLL for (int g = 0; g < groups; g++) acc[g * tokens + t] = madd(v[g], xi, acc[g * tokens + t]);
+      UNROLL for (int g = 0; g < groups; g++)
+        acc[g * tokens + t] = madd(v[g], xi, acc[g * tokens + t]);
     }
   }
 }
@@ -24,7 +28,8 @@ INLINE void bf16_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t 
 INLINE void write_tile(Tile *tile, const Weight *w, uint32_t row, uint32_t end, const uint8_t *x, uint32_t x_stride,
                        int groups, int tokens, float *dst, uint32_t stride) {
   v128_t acc[groups * tokens];
-  UNROLL for (int i = 0; i < groups * tokens; i++) acc[i] = splat(0.0f);
+  UNROLL for (int i = 0; i < groups * tokens; i++)
+    acc[i] = splat(0.0f);
   tile(w, row, x, x_stride, groups, tokens, acc);
   UNROLL for (int g = 0; g < groups; g++) {
     uint32_t first = row + GROUP * (uint32_t)g, rows = end > first ? end - first : 0;
@@ -35,8 +40,8 @@ INLINE void write_tile(Tile *tile, const Weight *w, uint32_t row, uint32_t end, 
 }
 
 // All rows for one block of tokens. One token streams 16 rows at a time, many take tiles of 8 rows by 4 tokens.
-INLINE void sweep(Tile *tile, const Weight *w, Range rows, const uint8_t *x, uint32_t x_stride, uint32_t tokens, float *dst,
-                  uint32_t stride) {
+INLINE void sweep(Tile *tile, const Weight *w, Range rows, const uint8_t *x, uint32_t x_stride, uint32_t tokens,
+                  float *dst, uint32_t stride) {
   uint32_t row = rows.begin;
   if (tokens == 1) {
     for (; row + 16 <= rows.end; row += 16) {

@@ -2,8 +2,8 @@
 #pragma once
 #include "ops.h"
 
-#define GROUP 4u       // rows interleaved in a repacked weight: one a lane
-#define ROW_UNIT 8u    // rows that threads share out as one
+#define GROUP 4u         // rows interleaved in a repacked weight: one a lane
+#define ROW_UNIT 8u      // rows that threads share out as one
 #define TOKEN_BLOCK 64u  // tokens that are multiplied by one pass over the weight
 
 // A repacked weight: see repack.c for the layout.

@@ -1,4 +1,5 @@
 #include "norm.h"
+
 #include "ops.h"
 #include "quantize.h"
 

@@ -1,11 +1,11 @@
 #include "quantize.h"
 
-// To the nearest integer, ties to even, for |x| < 2^22: the sum's low mantissa bits are the integer.
-INLINE v128_t round4(v128_t x) {
-  return wasm_i32x4_sub(add(x, splat(12582912.0f)), wasm_i32x4_splat(0x4b400000));
-}
+#include "dot.h"
 
-INLINE void quantize_block(XBlock *block, const float *x) {
+// To the nearest integer, ties to even, for |x| < 2^22: the sum's low mantissa bits are the integer.
+INLINE v128_t round4(v128_t x) { return wasm_i32x4_sub(add(x, splat(12582912.0f)), wasm_i32x4_splat(0x4b400000)); }
+
+INLINE void quantize_block(XBlock *block, const float *x, int q8_bias) {
   v128_t v[8], amax = splat(0.0f);
   UNROLL for (int i = 0; i < 8; i++) {
     v[i] = load(x + 4 * i);
@@ -27,12 +27,20 @@ INLINE void quantize_block(XBlock *block, const float *x) {
     store(block->q + 4 * i, wasm_i8x16_narrow_i16x8(low, high));
   }
 #else
-  UNROLL for (int i = 0; i < 8; i += 2) store(block->q + 4 * i, wasm_i16x8_narrow_i32x4(v[i], v[i + 1]));
+  UNROLL for (int i = 0; i < 8; i += 2)
+    store(block->q + 4 * i, wasm_i16x8_narrow_i32x4(v[i], v[i + 1]));
 #endif
   block->scale = top / 127.0f;
-  block->offset = -8 * sum_lanes_i32(sum);
+  const int32_t total = sum_lanes_i32(sum);
+  block->offset = -8 * total;
+#ifdef __wasm_relaxed_simd__
+  block->q8_offset = -q8_bias * total;
+#else
+  (void)q8_bias;
+#endif
 }
 
 void quantize(XBlock *blocks, const float *x, uint32_t n) {
-  for (uint32_t b = 0; b < n / QBLOCK; b++) quantize_block(blocks + b, x + b * QBLOCK);
+  const int q8_bias = dot_kind() == DOT_SIGNED ? 0 : 128;
+  for (uint32_t b = 0; b < n / QBLOCK; b++) quantize_block(blocks + b, x + b * QBLOCK, q8_bias);
 }

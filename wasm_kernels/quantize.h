@@ -12,6 +12,9 @@ typedef struct {
 #endif
   float scale;
   int32_t offset;  // -8 * sum(q): what a Q4 weight's bias of 8 contributes
+#ifdef __wasm_relaxed_simd__
+  int32_t q8_offset;  // what the bias of a Q8 weight contributes: -128 * sum(q), or 0 where it has none
+#endif
 } XBlock;
 
 // Bytes of one row's copy, as quantized_bytes in records.py: room for either build's blocks.

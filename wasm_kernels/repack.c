@@ -5,11 +5,9 @@
 //   scales    [rows / 4][n_in / 32][4]: f16 for Q4, f32 for Q8
 //   bf16      [rows / 4][n_in][4]
 // Rows past the last are zero (their scales are), up to a multiple of ROW_UNIT.
-#ifdef __wasm_relaxed_simd__
-#include "tiles_relaxed.h"
-#else
-#include "tiles_plain.h"
-#endif
+#include "dot.h"
+#include "matmul.h"
+#include "quantize.h"
 
 // 4 rows of `words` 32-bit words at p: word i of each row side by side. `flip` is xored into every word.
 static void interleave_u32(uint32_t *p, uint32_t words, uint32_t flip, uint32_t *scratch) {

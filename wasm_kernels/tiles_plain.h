@@ -1,17 +1,10 @@
-// Tiles of quantized products without relaxed SIMD: 4 * groups rows by `tokens` tokens, all columns.
-//
-// i32x4.dot_i16x8_s multiplies 16-bit lanes and adds pairs. A weight's 16-bit lane holds two columns' bytes (or four
-// nibbles); masking and shifting whole lanes takes them apart without widening, and x lies in the order they come out.
-// Q8's bytes are stored as q + 128, and 128 * sum(x) is taken off.
+// Tiles of quantized products with 16-bit dot products (dot.h): 4 * groups rows by `tokens` tokens, all columns.
+// A weight's 16-bit lane holds two columns' bytes (or four nibbles); masking and shifting whole lanes takes them apart
+// without widening, and x lies in the order they come out.
 #pragma once
+#include "dot.h"
 #include "matmul.h"
 #include "quantize.h"
-
-enum { DOT_UNSIGNED, DOT_SIGNED };
-
-INLINE int dot_kind(void) { return DOT_UNSIGNED; }
-
-INLINE v128_t dot(v128_t x, v128_t w, v128_t sum) { return wasm_i32x4_add(sum, wasm_i32x4_dot_i16x8(x, w)); }
 
 INLINE const XBlock *x_block(const uint8_t *x, uint32_t stride, int token, uint32_t b) {
   return (const XBlock *)(x + (uint32_t)token * stride) + b;
@@ -21,15 +14,17 @@ INLINE void add_block(v128_t sum, v128_t w_scale, const XBlock *x, v128_t *acc) 
   *acc = madd(wasm_f32x4_convert_i32x4(sum), mul(w_scale, splat_at(&x->scale)), *acc);
 }
 
-INLINE void q4_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens, v128_t *acc) {
-  const v128_t nibble = wasm_i16x8_splat(15);
+INLINE void q4_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens,
+                    v128_t *acc) {
+  const v128_t nibble = constant_i32(0x000f000f);
   const uint32_t nb = w->n_in / QBLOCK;
   const uint8_t *values = bytes_at(w->values) + row / GROUP * nb * 64;
   const uint16_t *scales = u16_at(w->scales) + row / GROUP * nb * 4;
   for (uint32_t b = 0; b < nb; b++) {
     UNROLL for (int g = 0; g < groups; g++) {
       v128_t sum[tokens];
-      UNROLL for (int t = 0; t < tokens; t++) sum[t] = splat_at(&x_block(x, stride, t, b)->offset);
+      UNROLL for (int t = 0; t < tokens; t++)
+        sum[t] = splat_at(&x_block(x, stride, t, b)->offset);
       UNROLL for (int c = 0; c < 4; c++) {
         v128_t v = load(values + ((uint32_t)g * nb + b) * 64 + 16 * c);
         v128_t low02 = wasm_v128_and(v, nibble), high02 = wasm_v128_and(wasm_u16x8_shr(v, 4), nibble);
@@ -50,8 +45,9 @@ INLINE void q4_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t st
   }
 }
 
-INLINE void q8_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens, v128_t *acc) {
-  const v128_t byte = wasm_i16x8_splat(255);
+INLINE void q8_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens,
+                    v128_t *acc) {
+  const v128_t byte = constant_i32(0x00ff00ff);
   const uint32_t nb = w->n_in / QBLOCK;
   const uint8_t *values = bytes_at(w->values) + row / GROUP * nb * 128;
   const float *scales = f32_at(w->scales) + row / GROUP * nb * 4;

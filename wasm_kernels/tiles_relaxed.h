@@ -1,24 +1,8 @@
-// Tiles of quantized products with the relaxed dot product: 4 * groups rows by `tokens` tokens, all columns.
-//
-// i32x4.relaxed_dot_i8x16_i7x16_add multiplies signed bytes of x by bytes of w that it may take as signed or unsigned,
-// so that only w in 0..127 is portable. Q4's nibbles are. Q8's bytes are not, so we ask the machine once:
-//   DOT_UNSIGNED (x86 with VNNI): the weight's bytes are stored as q + 128, one dot product, less 128 * sum(x);
-//   DOT_SIGNED (Arm): they are stored as q, one dot product;
-//   DOT_SPLIT (x86 without VNNI, whose sums of pairs saturate): stored as q + 128 and multiplied as two nibbles.
-// All give the same integers.
+// Tiles of quantized products with the relaxed dot product (dot.h): 4 * groups rows by `tokens` tokens, all columns.
 #pragma once
+#include "dot.h"
 #include "matmul.h"
 #include "quantize.h"
-
-enum { DOT_SPLIT, DOT_UNSIGNED, DOT_SIGNED };
-
-INLINE v128_t dot(v128_t x, v128_t w, v128_t sum) { return wasm_i32x4_relaxed_dot_i8x16_i7x16_add(x, w, sum); }
-
-INLINE int dot_kind(void) {
-  static const volatile int8_t x = -127, w = -1;  // volatile: the answer is the machine's, not the compiler's
-  int32_t sum = wasm_i32x4_extract_lane(dot(wasm_i8x16_splat(x), wasm_i8x16_splat(w), wasm_i32x4_splat(0)), 0);
-  return sum == 4 * -127 * 255 ? DOT_UNSIGNED : sum == 4 * 127 ? DOT_SIGNED : DOT_SPLIT;
-}
 
 INLINE const XBlock *x_block(const uint8_t *x, uint32_t stride, int token, uint32_t b) {
   return (const XBlock *)(x + (uint32_t)token * stride) + b;
@@ -28,8 +12,9 @@ INLINE void add_block(v128_t sum, v128_t w_scale, const XBlock *x, v128_t *acc) 
   *acc = madd(wasm_f32x4_convert_i32x4(sum), mul(w_scale, splat_at(&x->scale)), *acc);
 }
 
-INLINE void q4_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens, v128_t *acc) {
-  const v128_t nibble = wasm_i8x16_splat(15);
+INLINE void q4_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens,
+                    v128_t *acc) {
+  const v128_t nibble = constant_i32(0x0f0f0f0f);
   const uint32_t nb = w->n_in / QBLOCK;
   const uint8_t *values = bytes_at(w->values) + row / GROUP * nb * 64;
   const uint16_t *scales = u16_at(w->scales) + row / GROUP * nb * 4;
@@ -37,7 +22,8 @@ INLINE void q4_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t st
     v128_t sum[groups * tokens], low[groups], high[groups];
     UNROLL for (int t = 0; t < tokens; t++) {
       v128_t offset = splat_at(&x_block(x, stride, t, b)->offset);
-      UNROLL for (int g = 0; g < groups; g++) sum[g * tokens + t] = offset;
+      UNROLL for (int g = 0; g < groups; g++)
+        sum[g * tokens + t] = offset;
     }
     UNROLL for (int c = 0; c < 4; c++) {
       UNROLL for (int g = 0; g < groups; g++) {
@@ -62,23 +48,25 @@ INLINE void q4_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t st
   }
 }
 
-INLINE void q8_tile_direct(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens, int kind,
+INLINE void q8_tile_direct(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens,
                            v128_t *acc) {
-  const v128_t biased = wasm_i32x4_splat(kind == DOT_UNSIGNED ? -1 : 0);
   const uint32_t nb = w->n_in / QBLOCK;
   const uint8_t *values = bytes_at(w->values) + row / GROUP * nb * 128;
   const float *scales = f32_at(w->scales) + row / GROUP * nb * 4;
   for (uint32_t b = 0; b < nb; b++) {
     v128_t sum[groups * tokens], v[groups];
     UNROLL for (int t = 0; t < tokens; t++) {
-      v128_t offset = wasm_v128_and(wasm_i32x4_shl(splat_at(&x_block(x, stride, t, b)->offset), 4), biased);
-      UNROLL for (int g = 0; g < groups; g++) sum[g * tokens + t] = offset;
+      v128_t offset = splat_at(&x_block(x, stride, t, b)->q8_offset);
+      UNROLL for (int g = 0; g < groups; g++)
+        sum[g * tokens + t] = offset;
     }
     UNROLL for (int c = 0; c < 8; c++) {
-      UNROLL for (int g = 0; g < groups; g++) v[g] = load(values + ((uint32_t)g * nb + b) * 128 + 16 * c);
+      UNROLL for (int g = 0; g < groups; g++)
+        v[g] = load(values + ((uint32_t)g * nb + b) * 128 + 16 * c);
       UNROLL for (int t = 0; t < tokens; t++) {
         v128_t q = splat_at(x_block(x, stride, t, b)->q + 4 * c);
-        UNROLL for (int g = 0; g < groups; g++) sum[g * tokens + t] = dot(q, v[g], sum[g * tokens + t]);
+        UNROLL for (int g = 0; g < groups; g++)
+          sum[g * tokens + t] = dot(q, v[g], sum[g * tokens + t]);
       }
     }
     UNROLL for (int g = 0; g < groups; g++) {
@@ -90,8 +78,9 @@ INLINE void q8_tile_direct(const Weight *w, uint32_t row, const uint8_t *x, uint
   }
 }
 
-INLINE void q8_tile_split(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens, v128_t *acc) {
-  const v128_t nibble = wasm_i8x16_splat(15);
+INLINE void q8_tile_split(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens,
+                          v128_t *acc) {
+  const v128_t nibble = constant_i32(0x0f0f0f0f);
   const uint32_t nb = w->n_in / QBLOCK;
   const uint8_t *values = bytes_at(w->values) + row / GROUP * nb * 128;
   const float *scales = f32_at(w->scales) + row / GROUP * nb * 4;
@@ -120,11 +109,11 @@ INLINE void q8_tile_split(const Weight *w, uint32_t row, const uint8_t *x, uint3
   }
 }
 
-INLINE void q8_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens, v128_t *acc) {
-  int kind = dot_kind();
-  if (kind == DOT_SPLIT) {
+INLINE void q8_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens,
+                    v128_t *acc) {
+  if (dot_kind() == DOT_SPLIT) {
     q8_tile_split(w, row, x, stride, groups, tokens, acc);
   } else {
-    q8_tile_direct(w, row, x, stride, groups, tokens, kind, acc);
+    q8_tile_direct(w, row, x, stride, groups, tokens, acc);
   }
 }

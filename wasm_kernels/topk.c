@@ -29,16 +29,24 @@ static void sift_down(Candidate *heap, uint32_t i, uint32_t n) {
   heap[i] = moved;
 }
 
-// The k largest of x[range] into heap, in falling order.
-static void largest(const float *x, Range range, uint32_t k, Candidate *heap) {
+// Whether any of the 16 values at x is greater than `threshold`.
+INLINE int any_above(const float *x, float threshold) {
+  v128_t a = wasm_f32x4_pmax(load(x), load(x + 4)), b = wasm_f32x4_pmax(load(x + 8), load(x + 12));
+  return wasm_v128_any_true(wasm_f32x4_gt(wasm_f32x4_pmax(a, b), splat(threshold)));
+}
+
+// The k largest of x[range] into heap, in falling order; values up to `floor` may be left out, unless it is -inf.
+static void largest(const float *x, Range range, uint32_t k, float floor, Candidate *heap) {
   for (uint32_t i = 0; i < k; i++) heap[i] = (Candidate){NO_ID, -__builtin_inff()};
-  for (uint32_t i = range.begin; i < range.end; i += 4) {
-    uint32_t n = min_u32(4, range.end - i);
-    // equal values come with a higher id and lose, but for -inf against the empty places
-    if (n == 4 && heap[0].id != NO_ID && !wasm_v128_any_true(wasm_f32x4_gt(load(x + i), splat(heap[0].value)))) continue;
-    for (uint32_t j = i; j < i + n; j++) {
+  for (uint32_t i = range.begin; i < range.end; i += 16) {
+    const uint32_t end = min_u32(i + 16, range.end);
+    const float worst = heap[0].value > floor ? heap[0].value : floor;
+    // equal values come with a higher id and lose, but for -inf against empty places
+    const int full = heap[0].id != NO_ID || floor > -__builtin_inff();
+    if (full && end == i + 16 && !any_above(x + i, worst)) continue;
+    for (uint32_t j = i; j < end; j++) {
       Candidate c = {j, x[j]};
-      if (better(c, heap[0])) {
+      if (better(c, heap[0]) && (!full || c.value > floor)) {
         heap[0] = c;
         sift_down(heap, 0, k);
       }
@@ -52,34 +60,43 @@ static void largest(const float *x, Range range, uint32_t k, Candidate *heap) {
   }
 }
 
-// maximum of x[range], and the sum of exp(x - maximum).
-static void log_sum_parts(const float *x, Range range, float *maximum, float *sum) {
-  v128_t top = splat(-__builtin_inff());
-  for (uint32_t i = range.begin; i < range.end; i++) {
-    if (i + 4 <= range.end) {
-      top = wasm_f32x4_pmax(top, load(x + i));
-      i += 3;
-    } else {
-      top = wasm_f32x4_pmax(top, splat(x[i]));
-    }
-  }
-  *maximum = max_lanes(top);
-  v128_t total = splat(0);
+static float largest_of(const float *x, Range range) {
+  v128_t top[2] = {splat(-__builtin_inff()), splat(-__builtin_inff())};
   uint32_t i = range.begin;
-  for (; i + 4 <= range.end; i += 4) total = add(total, exp4(sub(load(x + i), splat(*maximum))));
-  *sum = sum_lanes(total);
-  for (; i < range.end; i++) *sum += exp1(x[i] - *maximum);
+  for (; i + 8 <= range.end; i += 8) {
+    top[0] = wasm_f32x4_pmax(top[0], load(x + i));
+    top[1] = wasm_f32x4_pmax(top[1], load(x + i + 4));
+  }
+  for (; i < range.end; i++) top[0] = wasm_f32x4_pmax(top[0], splat(x[i]));
+  return max_lanes(wasm_f32x4_pmax(top[0], top[1]));
+}
+
+// The sum of exp(x - maximum) over the range.
+static float sum_of_exp(const float *x, Range range, float maximum) {
+  v128_t total[2] = {splat(0), splat(0)};
+  uint32_t i = range.begin;
+  for (; i + 8 <= range.end; i += 8) {
+    total[0] = add(total[0], exp4(sub(load(x + i), splat(maximum))));
+    total[1] = add(total[1], exp4(sub(load(x + i + 4), splat(maximum))));
+  }
+  float sum = sum_lanes(add(total[0], total[1]));
+  for (; i < range.end; i++) sum += exp1(x[i] - maximum);
+  return sum;
 }
 
 void op_topk(const TopkOp *op, Step step, Thread th) {
   Range items = share(step.tokens * CHUNKS, th);
+  float floor = -__builtin_inff();  // k values of this row, in earlier chunks, are at least as large
   for (uint32_t item = items.begin; item < items.end; item++) {
     const uint32_t row = item / CHUNKS, chunk = item % CHUNKS;
     const float *x = f32_at(op->logits) + row * op->n;
     Range range = share(op->n, (Thread){chunk, CHUNKS});
     Candidate *out = partial(op->scratch, op->k, row, chunk);
-    largest(x, range, op->k, out);
-    log_sum_parts(x, range, (float *)(out + op->k), (float *)(out + op->k + 1));
+    if (chunk == 0) floor = -__builtin_inff();
+    largest(x, range, op->k, floor, out);
+    if (out[op->k - 1].id != NO_ID && out[op->k - 1].value > floor) floor = out[op->k - 1].value;
+    out[op->k].value = largest_of(x, range);
+    out[op->k + 1].value = sum_of_exp(x, range, out[op->k].value);
   }
 }
 
@@ -88,15 +105,14 @@ static void merge_row(const TopkMergeOp *op, uint32_t row) {
   uint32_t *ids = u32_at(op->dst) + row * (2 * op->k + 2);
   float *values = (float *)ids + op->k;
   float maximum = -__builtin_inff();
+  double sum = 0;
   for (uint32_t c = 0; c < CHUNKS; c++) {
     at[c] = partial(op->scratch, op->k, row, c);
     end[c] = at[c] + op->k;
-    maximum = wasm_f32x4_extract_lane(wasm_f32x4_pmax(splat(maximum), splat(*(const float *)end[c])), 0);
+    if (end[c][0].value > maximum) maximum = end[c][0].value;
   }
-  double sum = 0;
   for (uint32_t c = 0; c < CHUNKS; c++) {
-    const float *parts = (const float *)end[c];  // a candidate's 8 bytes each
-    if (parts[2] > 0) sum += (double)parts[2] * (double)exp1(parts[0] - maximum);
+    if (end[c][1].value > 0) sum += (double)end[c][1].value * (double)exp1(end[c][0].value - maximum);
   }
   for (uint32_t i = 0; i < op->k; i++) {
     uint32_t best = CHUNKS;

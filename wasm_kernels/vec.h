@@ -15,14 +15,21 @@ INLINE v128_t add(v128_t a, v128_t b) { return wasm_f32x4_add(a, b); }
 INLINE v128_t sub(v128_t a, v128_t b) { return wasm_f32x4_sub(a, b); }
 INLINE v128_t mul(v128_t a, v128_t b) { return wasm_f32x4_mul(a, b); }
 
-// a * b + c: fused in the relaxed build where the machine can, rounded twice in the plain build.
-INLINE v128_t madd(v128_t a, v128_t b, v128_t c) {
-#ifdef __wasm_relaxed_simd__
-  return wasm_f32x4_relaxed_madd(a, b, c);
-#else
-  return wasm_f32x4_add(wasm_f32x4_mul(a, b), c);
-#endif
+// A constant in every lane, as something the compiler knows nothing about. LLVM repeats a known constant wherever it is
+// used, and V8 builds it anew each time, in four instructions; of an unknown one they keep a copy made before the loop.
+INLINE v128_t constant(float x) {
+  __asm__("" : "+r"(x));
+  return wasm_f32x4_splat(x);
 }
+INLINE v128_t constant_i32(int32_t x) {
+  __asm__("" : "+r"(x));
+  return wasm_i32x4_splat(x);
+}
+
+// a * b + c, rounded twice in every build. A fused one would be faster, but the relaxed build could then differ in the
+// last bit from the plain build and from machine to machine, and one bit is enough to round an activation to another
+// int8: NLL moves by 0.1 to 0.2 %. As it is, all builds give the same bits everywhere.
+INLINE v128_t madd(v128_t a, v128_t b, v128_t c) { return wasm_f32x4_add(wasm_f32x4_mul(a, b), c); }
 
 INLINE float sum_lanes(v128_t v) {
   v = add(v, wasm_i32x4_shuffle(v, v, 2, 3, 0, 1));
@@ -75,12 +82,12 @@ INLINE v128_t load_bf16_first(const uint16_t *p, uint32_t n) {
 
 // 4 f16 as f32 times 2^-112: sign, exponent and mantissa moved into place, no more. Finite values only.
 INLINE v128_t load_f16_scaled(const uint16_t *p) {
-  return wasm_v128_and(wasm_i32x4_shl(wasm_i32x4_load16x4(p), 13), wasm_i32x4_splat((int)0x8fffe000));
+  return wasm_v128_and(wasm_i32x4_shl(wasm_i32x4_load16x4(p), 13), constant_i32((int)0x8fffe000));
 }
 #define F16_UNSCALE 0x1p112f
 
 // 4 f16 as f32, subnormals included.
-INLINE v128_t load_f16(const uint16_t *p) { return mul(load_f16_scaled(p), splat(F16_UNSCALE)); }
+INLINE v128_t load_f16(const uint16_t *p) { return mul(load_f16_scaled(p), constant(F16_UNSCALE)); }
 
 // 4 f32 to the nearest f16, ties to even, clamped to the largest finite one; stored as 4 u16.
 INLINE void store_f16(uint16_t *p, v128_t f) {

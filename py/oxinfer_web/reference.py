@@ -228,8 +228,8 @@ def activate(x: F32, act: Act) -> F32:
     """GELU (tanh form) or SiLU of x."""
     if act == Act.SILU:
         out: F32 = x / (1 + np.exp(-x))
-        return out
-    out: F32 = 0.5 * x * (1 + np.tanh(np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)))
+    else:
+        out = 0.5 * x * (1 + np.tanh(np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)))
     return out
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from .machine import Machine
 
-_machines: dict[tuple[str, int], Machine] = {}
+
+@pytest.fixture(
+    scope="session",
+    params=[("relaxed", 1), ("relaxed", 3), ("simd", 1), ("simd", 3)],
+    ids=lambda p: f"{p[0]}-{p[1]}",
+)
+def machine_once(request: pytest.FixtureRequest) -> Iterator[Machine]:
+    """One machine for all tests that want the same."""
+    yield Machine(*request.param)
 
 
-@pytest.fixture(params=[("relaxed", 1), ("relaxed", 3), ("simd", 1), ("simd", 3)], ids=lambda p: f"{p[0]}-{p[1]}")
-def machine(request: pytest.FixtureRequest) -> Machine:
+@pytest.fixture
+def machine(machine_once: Machine) -> Machine:
     """A machine with all its memory free."""
-    key = request.param
-    if key not in _machines:
-        _machines[key] = Machine(*key)
-    _machines[key].reset()
-    return _machines[key]
+    machine_once.reset()
+    return machine_once

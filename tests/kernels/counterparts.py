@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from oxinfer_web.records import Act, Quant
 
 F32 = NDArray[np.float32]
@@ -88,7 +87,9 @@ def attention(q: F32, k: F32, v: F32, heads: int, kv_heads: int, pos: int, windo
     """q f32 [T, heads * d] at pos on, k and v [pos + T, kv_heads * d]; f64 [T, heads * d]."""
     tokens, positions = len(q), len(k)
     qh = q.reshape(tokens, heads, -1).astype(np.float64)
-    kh, vh = (np.repeat(a.reshape(positions, kv_heads, -1), heads // kv_heads, axis=1).astype(np.float64) for a in (k, v))
+    kh, vh = (
+        np.repeat(a.reshape(positions, kv_heads, -1), heads // kv_heads, axis=1).astype(np.float64) for a in (k, v)
+    )
     scores = np.einsum("thd,phd->thp", qh, kh)
     here, there = pos + np.arange(tokens)[:, None], np.arange(positions)[None]
     seen = (there <= here) & ((there > here - window) if window else True)

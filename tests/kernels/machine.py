@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from oxinfer_web.records import (
     CacheDescriptor,
     KVType,
@@ -33,6 +32,7 @@ class Machine:
     def __init__(self, kernel: str, threads: int) -> None:
         self.runtime = WasmtimeRuntime(".", kernel, threads)
         self.kernel, self.threads = kernel, threads
+        self.runtime.alloc(1 << 16)  # the builds' own data differ a little in size; what follows lies alike in all
         self._base = self.runtime.alloc(96 << 20)
         self._size = 96 << 20
         self.reset()
@@ -62,6 +62,10 @@ class Machine:
         """The array at addr."""
         nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
         return np.frombuffer(self.runtime.read(addr, nbytes), dtype).reshape(shape).copy()
+
+    def snapshot(self) -> tuple[int, bytes]:
+        """The address and contents of all buffers so far."""
+        return self._base, self.runtime.read(self._base, self._top - self._base)
 
     def play(self, *records: bytes, tokens: int = 1, pos: int = 0) -> None:
         """Run records as one program, then check that nothing was written behind a buffer."""
@@ -105,7 +109,13 @@ class Cache:
 
     def append(self, k: F32, v: F32, pos: int) -> None:
         """Write keys and values f32 [T, kv_heads * head_dim] of positions pos on."""
-        heads = {"cache": self.address, "heads": self.kv_heads, "head_dim": self.head_dim, "kv": int(self.kv), "scale": 1.0}
+        heads = {
+            "cache": self.address,
+            "heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "kv": int(self.kv),
+            "scale": 1.0,
+        }
         self.machine.play(
             encode("HEADS", src=self.machine.put(k), bind=1, **heads),
             encode("HEADS", src=self.machine.put(v), bind=2, **heads),
@@ -113,7 +123,9 @@ class Cache:
             pos=pos,
         )
 
-    def attend(self, q: F32, heads: int, pos: int, window: int = 0, quantized: bool = False, flags: int = 0) -> tuple[F32, int]:
+    def attend(
+        self, q: F32, heads: int, pos: int, window: int = 0, quantized: bool = False, flags: int = 0
+    ) -> tuple[F32, int]:
         """ATTENTION and ATTENTION_MERGE: f32 [rows of q, heads * head_dim], and the address of the quantized copy or 0.
 
         With the flag LAST the step has 3 tokens more than q's one.

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from oxinfer_web.records import LAST, Bind, KVType, encode, quantized_bytes
 
 from . import counterparts as numpy_ops
@@ -36,7 +35,9 @@ def test_rope_table(machine: Machine, pos: int) -> None:
     last=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_heads(machine: Machine, tokens: int, heads: int, quads: int, norm: str, rope: bool, last: bool, seed: int) -> None:
+def test_heads(
+    machine: Machine, tokens: int, heads: int, quads: int, norm: str, rope: bool, last: bool, seed: int
+) -> None:
     machine.reset()
     d = quads * 4
     rng = np.random.default_rng(seed)
@@ -97,7 +98,7 @@ def test_attention(
     rng = np.random.default_rng(seed)
     d, heads = quads * 4, kv_heads * group
     k, v = keys_and_values(rng, pos + tokens, kv_heads * d, kv)
-    q = rng.normal(size=(tokens, heads * d)).astype(np.float32)
+    q = (rng.normal(size=(tokens, heads * d)) * 2 / np.sqrt(d)).astype(np.float32)
     cache = Cache(machine, kv_heads, d, kv, pages=6)
     cache.append(k, v, 0)
     got, _ = cache.attend(q, heads, pos, window)
@@ -143,7 +144,7 @@ def test_last_token_alone(machine: Machine) -> None:
 
 
 def test_f16_rounds_to_nearest(machine: Machine) -> None:
-    """Values in an f16 cache are numpy's f16, subnormals included, clamped to the largest: seen through one position."""
+    """An f16 cache holds numpy's f16, subnormals included, clamped to the largest: seen through one position."""
     x = np.array([1, -1, 1 + 2**-11, 1 + 3 * 2**-11, 6e-8, 3e-8, -5e-6, 65504, 1e6, -1e6, 0, 2.0**-14], np.float32)
     cache = Cache(machine, 1, len(x), KVType.F16, pages=1)
     cache.append(np.zeros((1, len(x)), np.float32), x[None], 0)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from oxinfer_web.records import Act, Quant, encode, quantized_bytes
 
 from . import counterparts as numpy_ops
-from .machine import Array, F32, Machine
+from .machine import F32, Array, Machine
 
 bounded = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -37,7 +36,12 @@ def assert_rounded(got: Array, exact: Array, magnitude: Array, terms: int) -> No
 
 
 @bounded
-@given(data=st.data(), quants=st.lists(QUANTS, min_size=1, max_size=3), tokens=st.integers(1, 11), seed=st.integers(0, 2**32))
+@given(
+    data=st.data(),
+    quants=st.lists(QUANTS, min_size=1, max_size=3),
+    tokens=st.integers(1, 11),
+    seed=st.integers(0, 2**32),
+)
 def test_linear(machine: Machine, data: st.DataObject, quants: list[Quant], tokens: int, seed: int) -> None:
     machine.reset()
     rng = np.random.default_rng(seed)
@@ -68,9 +72,15 @@ def test_extremes(machine: Machine, quant: Quant) -> None:
     if quant == Quant.BF16:
         values, scales = numpy_ops.bf16(np.full((9, 64), -255.0)), None
     elif quant == Quant.Q8:
-        values, scales = np.where(np.arange(9)[:, None] % 2, -128, 127).repeat(64, 1).astype(np.int8), np.ones((9, 2), np.float32)
+        values, scales = (
+            np.where(np.arange(9)[:, None] % 2, -128, 127).repeat(64, 1).astype(np.int8),
+            np.ones((9, 2), np.float32),
+        )
     else:
-        values, scales = np.where(np.arange(9)[:, None] % 2, 0, 255).repeat(32, 1).astype(np.uint8), np.ones((9, 2), np.float16)
+        values, scales = (
+            np.where(np.arange(9)[:, None] % 2, 0, 255).repeat(32, 1).astype(np.uint8),
+            np.ones((9, 2), np.float16),
+        )
         scales[0] = 6e-8, 65504  # the smallest subnormal, the largest
     (got,) = linear(machine, x, [(quant, values, scales)])
     exact, magnitude = numpy_ops.matmul(x, quant, values, scales)
@@ -122,7 +132,9 @@ def test_gated_quantizes_its_result(machine: Machine, tokens: int) -> None:
     x = rng.normal(size=(tokens, 64)).astype(np.float32)
     weights = [machine.weight(Quant.Q8, *numpy_ops.random_weight(rng, Quant.Q8, 96, 64)) for _ in range(2)]
     operands = {"src_q": machine.quantized(x), "n_in": 64, "n_out": 96, "quant": Quant.Q8}
-    operands |= {f"{name}_{k}": w[k] for name, w in zip(("gate", "up"), weights, strict=True) for k in ("values", "scales")}
+    operands |= {
+        f"{name}_{k}": w[k] for name, w in zip(("gate", "up"), weights, strict=True) for k in ("values", "scales")
+    }
     dst, size = machine.room(tokens * 96 * 4), tokens * quantized_bytes(96)
     both, only = machine.room(size), machine.room(size)
     machine.play(encode("GATED", dst=dst, dst_q=both, **operands), tokens=tokens)

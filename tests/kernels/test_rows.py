@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from oxinfer_web.records import BARRIER, LAST, Act, c_header, encode, quantized_bytes, topk_scratch_bytes
 
 from . import counterparts as numpy_ops
@@ -33,7 +32,9 @@ def test_header_is_made_from_the_records() -> None:
     residual=st.sampled_from(["none", "other", "dst"]),
     seed=st.integers(0, 2**32),
 )
-def test_norm(machine: Machine, tokens: int, rows: int, n: int, norm: bool, weight: bool, residual: str, seed: int) -> None:
+def test_norm(
+    machine: Machine, tokens: int, rows: int, n: int, norm: bool, weight: bool, residual: str, seed: int
+) -> None:
     machine.reset()
     rng = np.random.default_rng(seed)
     x, r = (rng.normal(size=(tokens, rows, n)).astype(np.float32) for _ in range(2))
@@ -72,7 +73,13 @@ def test_norm_quantizes_its_result(machine: Machine) -> None:
 
 
 @bounded
-@given(act=st.sampled_from(list(Act)), tokens=st.integers(1, 5), n=st.integers(1, 70), gap=st.integers(0, 9), seed=st.integers(0, 9))
+@given(
+    act=st.sampled_from(list(Act)),
+    tokens=st.integers(1, 5),
+    n=st.integers(1, 70),
+    gap=st.integers(0, 9),
+    seed=st.integers(0, 9),
+)
 def test_act_mul(machine: Machine, act: Act, tokens: int, n: int, gap: int, seed: int) -> None:
     machine.reset()
     rng = np.random.default_rng(seed)
@@ -92,7 +99,9 @@ def test_act_mul_quantizes_its_result(machine: Machine) -> None:
     dst, size = machine.room(gate.nbytes), 3 * quantized_bytes(64)
     dst_q, only = machine.room(size), machine.room(size)
     operands = {"gate": machine.put(gate), "up": machine.put(up), "n": 64, "up_stride": 64}
-    machine.play(encode("ACT_MUL", dst=dst, dst_q=dst_q, **operands), encode("ACT_MUL", dst_q=only, **operands), tokens=3)
+    machine.play(
+        encode("ACT_MUL", dst=dst, dst_q=dst_q, **operands), encode("ACT_MUL", dst_q=only, **operands), tokens=3
+    )
     expected = machine.runtime.read(machine.quantized(machine.get(dst, gate.shape)), size)
     assert machine.runtime.read(dst_q, size) == machine.runtime.read(only, size) == expected
 
@@ -137,7 +146,13 @@ def test_topk(machine: Machine, tokens: int, n: int, k: int, kind: str, last: bo
     elif kind == "infinite":
         x[:, 1:][rng.random((rows, n - 1)) < 0.7] = -np.inf
     dst = machine.room(rows * (2 * k + 2) * 4)
-    operands = {"logits": machine.put(x), "n": n, "k": k, "scratch": machine.room(topk_scratch_bytes(k, rows)), "dst": dst}
+    operands = {
+        "logits": machine.put(x),
+        "n": n,
+        "k": k,
+        "scratch": machine.room(topk_scratch_bytes(k, rows)),
+        "dst": dst,
+    }
     flags = BARRIER | (LAST if last else 0)
     machine.play(encode("TOPK", flags, **operands), encode("TOPK_MERGE", flags, **operands), tokens=tokens)
     out = machine.get(dst, (rows, 2 * k + 2))

@@ -7,12 +7,11 @@ import struct
 from pathlib import Path
 
 import pytest
-from conftest import safetensors_bytes
 from hypothesis import given
 from hypothesis import strategies as st
-
 from oxinfer_web import Checkpoint, CheckpointError
 from oxinfer_web.checkpoint import INDEX, header_length, parse_header, parse_index
+from support import safetensors_bytes
 
 F32 = st.lists(st.integers(0, 5), min_size=0, max_size=3)
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="@"), min_size=1, max_size=20)

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
-from conftest import TINY, expected
-
 import oxinfer_web as ox
+import pytest
 from oxinfer_web.reference import Reference
+from support import TINY, expected
 
 BACKENDS = {
     "numpy": (lambda d, **kw: ox.load_reference(d), 1e-3),

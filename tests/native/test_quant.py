@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
-
 from oxinfer_web.quant import dequantize_q4, dequantize_q8, from_bf16, quantize_q4, quantize_q8, to_bf16, unpack_q4
 
 MATRICES = array_shapes(min_dims=2, max_dims=2, max_side=5).flatmap(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import oxinfer_web as ox
 import pytest
-from conftest import TINY, expected
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-import oxinfer_web as ox
 from oxinfer_web.records import PAGE
+from support import TINY, expected
 
 LOADS = {"numpy": ox.load_reference, "kernels": lambda d: ox.load(d, chunk=32, max_context=2048)}
 
@@ -96,9 +95,8 @@ def test_clone_goes_its_own_way(case: str, engines: dict) -> None:
 @given(st.lists(st.tuples(st.sampled_from(["feed", "back"]), st.integers(1, 40)), min_size=1, max_size=6))
 def test_any_walk_equals_the_straight_way(engines: dict, steps: list[tuple[str, int]]) -> None:
     engine = engines["gemma4_e4b"]
-    a, seed = ox.Session(engine), 0
-    for step, n in [*steps, ("feed", 1)]:
-        seed += 1
+    a = ox.Session(engine)
+    for seed, (step, n) in enumerate([*steps, ("feed", 1)]):
         if step == "feed":
             a.forward(ids(n, seed))
         else:

@@ -20,6 +20,7 @@ class _Commands(TyperGroup):
     """Shows the errors that a user can meet as one line, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run a command; exits with 1 after showing an error."""
         try:
             return super().invoke(ctx)
         except OxinferError as e:

@@ -22,7 +22,7 @@ def perplexity(
     kernel: Annotated[Kernel, typer.Option(help="what runs the model")] = Kernel.relaxed,
     as_json: Annotated[bool, typer.Option("--json", help="print one line of JSON")] = False,
 ) -> None:
-    """Measure how well a model predicts a text: the mean negative log-likelihood in nats a token, and its exponential."""
+    """Measure how well a model predicts a text: mean negative log-likelihood (nats a token) and its exponential."""
     tokens = _tokens(folder, text, ids)
     session = open_session(folder, kernel, len(tokens))
     start = time.perf_counter()
@@ -30,20 +30,15 @@ def perplexity(
     seconds = time.perf_counter() - start
     nll = math.fsum(losses) / len(losses)
     if as_json:
-        result = {
-            "nll": nll,
-            "perplexity": math.exp(nll),
-            "tokens": len(losses),
-            "seconds": seconds,
-            "kernel": kernel.value,
-        }
-        output.print(json.dumps(result), markup=False, soft_wrap=True)
+        numbers = {"nll": nll, "perplexity": math.exp(nll), "tokens": len(losses), "seconds": seconds}
+        line = json.dumps({**numbers, "kernel": kernel.value})
+        output.print(line, markup=False, soft_wrap=True)
     else:
         output.print(f"nll {nll:.5f}  perplexity {math.exp(nll):.4f}  ({len(losses)} tokens in {seconds:.1f} s)")
 
 
 def _tokens(folder: Path, text: Path | None, ids: Path | None) -> list[int]:
-    """The tokens to predict: at least two. Raises OxinferError for neither or both files, or one that cannot be read."""
+    """The tokens to predict, at least two. Raises OxinferError for neither or both files, or one it cannot read."""
     if (text is None) == (ids is None):
         raise OxinferError("give the text to measure: either --text FILE or --ids FILE")
     try:

@@ -95,9 +95,7 @@ def _app(root: Path, isolated: bool) -> web.Application:
             raise web.HTTPNotFound
         if path.is_dir():
             # Links in a page are relative to its folder, so a folder's address ends in a slash.
-            raise web.HTTPMovedPermanently(
-                request.path + "/" + (f"?{request.query_string}" if request.query_string else "")
-            )
+            raise web.HTTPMovedPermanently("/" + request.rel_url.raw_path.strip("/") + "/")
         guessed = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
         return web.FileResponse(path, headers={"Content-Type": _TYPES.get(path.suffix.lower(), guessed)})
 

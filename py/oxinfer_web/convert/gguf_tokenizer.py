@@ -36,10 +36,14 @@ def _split(regex: str) -> dict[str, Any]:
 
 
 _PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
-    **dict.fromkeys(("gpt-2", "default"), [_BYTES]),
-    **dict.fromkeys(("smollm", "starcoder", "refact"), [_DIGITS, _BYTES]),
-    **dict.fromkeys(_IGNORE_MERGES, [_split(_LLAMA3_SPLIT), _BYTES_ONLY]),
-    **dict.fromkeys(_NFC, [_split(_QWEN2_SPLIT), _BYTES_ONLY]),
+    name: steps
+    for names, steps in (
+        (("gpt-2", "default"), [_BYTES]),
+        (("smollm", "starcoder", "refact"), [_DIGITS, _BYTES]),
+        (_IGNORE_MERGES, [_split(_LLAMA3_SPLIT), _BYTES_ONLY]),
+        (_NFC, [_split(_QWEN2_SPLIT), _BYTES_ONLY]),
+    )
+    for name in names
 }
 """How text is cut before byte-level merging, by tokenizer.ggml.pre."""
 

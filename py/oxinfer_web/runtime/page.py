@@ -78,20 +78,21 @@ class Page:
         """Best prefill and decode speed over some repeats after a warm-up, and the greedy tokens."""
         options = json.loads(request)
         ids, count = options["ids"], options["generate"]
-        prefill = decode = 0.0
+        prefill = decode = overhead = 0.0
         tokens: list[int] = []
         for repeat in range(options["repeats"] + 1):
             self._session.truncate(0)
             start = time.perf_counter()
             await self._feed(ids)
-            middle = time.perf_counter()
+            middle, kernels = time.perf_counter(), self._engine.prof["kernels"]
             tokens = await self._greedy(count)
-            end = time.perf_counter()
+            seconds, kernels = time.perf_counter() - middle, self._engine.prof["kernels"] - kernels
+            steps = count - 1  # the first token is the prompt's own result
             if repeat:
                 prefill = max(prefill, len(ids) / (middle - start))
-                # The first token is the prompt's own result.
-                decode = max(decode, (count - 1) / (end - middle) if count > 1 else 0.0)
-        return json.dumps({"prefill_tok_s": prefill, "decode_tok_s": decode, "tokens": tokens})
+            if repeat and steps / seconds > decode:
+                decode, overhead = steps / seconds, 1000 * (seconds - kernels) / max(steps, 1)
+        return json.dumps({"prefill_tok_s": prefill, "decode_tok_s": decode, "overhead_ms": overhead, "tokens": tokens})
 
     async def greedy(self, ids: str, n: int) -> str:
         """The likeliest n tokens after ids, end-of-sequence tokens among them."""

@@ -1,7 +1,7 @@
 """The kernels under CPython, run by wasmtime, on a checkpoint in a local folder.
 
-wasmtime's Python binding cannot give shared memory to a module, so that there is one real thread. `threads` above 1 plays
-the other threads one after the other, record by record, which gives what real threads give: records that run between two
+wasmtime's Python binding cannot give shared memory to a module, so that there is one real thread. With `threads` above
+1 it plays the parts of all of them in turn, record by record, which gives what real threads give: records between two
 barriers are split so that no thread reads what another writes.
 """
 
@@ -27,15 +27,18 @@ GROW_PAGES = 256
 
 
 def find_kernels(kernel: str, folder: str | Path | None = None) -> Path:
-    """The file of a kernel build for one thread: in `folder`, else in the package, else in a checkout's `build/kernels`.
+    """The file of a kernel build for one thread.
 
-    Raises KernelError if `kernel` is not the name of a build, or if it has not been built.
+    It is looked for in `folder` if given, else in the package, else in the `build/kernels` of a checkout. Raises
+    KernelError if `kernel` is not the name of a build, or if it has not been built.
     """
     if kernel not in KERNELS:
         raise KernelError(f"no kernel build is called {kernel!r}; there are {' and '.join(KERNELS)}")
     name = f"{kernel}-single.wasm"
     package = Path(__file__).resolve().parents[1]
-    folders = [Path(folder)] if folder else [package / "kernels", *(p / "build" / "kernels" for p in package.parents)]
+    # A checkout's own build comes first: the copy that the wheel is made from may be older.
+    checkout = [package.parents[1] / "build" / "kernels"] if package.parent.name == "py" else []
+    folders = [Path(folder)] if folder else [*checkout, package / "kernels"]
     for candidate in folders:
         if (candidate / name).is_file():
             return candidate / name
@@ -186,7 +189,9 @@ class _Files:
             try:
                 self._open[file] = os.open(self._folder / file, os.O_RDONLY)
             except OSError as e:
-                raise CheckpointError(f"{file}: cannot be opened in {self._folder} ({e.strerror}); download it") from None
+                raise CheckpointError(
+                    f"{file}: cannot be opened in {self._folder} ({e.strerror}); download it"
+                ) from None
         fd, at, wanted = self._open[file], offset, offset + view.nbytes
         while at < wanted:
             n = os.preadv(fd, [view[at - offset :]], at)
@@ -205,7 +210,7 @@ class _Files:
 
 
 class FolderRows:
-    """The rows of a table in local files; implements `runtime.Rows`. Every row is at hand: `fetch` has nothing to do."""
+    """The rows of a table in local files; implements `runtime.Rows`. Every row is at hand."""
 
     def __init__(self, runtime: WasmtimeRuntime, table: HostTable, folder: Path, stats: dict[str, int]) -> None:
         """stats: the runtime's host_stats, counted up here."""

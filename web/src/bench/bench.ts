@@ -1,5 +1,5 @@
 /** What scripts use to measure and test the engine in a browser: `window.oxinfer`. */
-import { Oxinfer, type Stats } from '../engine';
+import { Oxinfer, type ModelInfo, type Stats } from '../engine';
 import type { Build } from '../engine/kernels';
 import { promptText } from './text';
 
@@ -18,6 +18,19 @@ interface BenchOptions extends Run {
   generate?: number;
 }
 
+interface ProbeOptions extends Run {
+  ids: number[];
+  generate?: number;
+}
+
+/** logits: of the token after ids; tokens: the greedy continuation; nll: the mean over ids, in nats a token.
+ *  memory and host are those after logits and tokens, before nll. */
+interface Probe extends Stats, ModelInfo {
+  logits: number[];
+  tokens: number[];
+  nll: number;
+}
+
 interface BenchReport extends Stats {
   model: string;
   kernel: Build;
@@ -27,11 +40,16 @@ interface BenchReport extends Stats {
   prefill_tok_s: number;
   generated_tokens: number;
   decode_tok_s: number;
+  /** Of a decoded token's time, what is spent outside the kernels, in Python and JavaScript. */
+  overhead_ms: number;
   tokens: number[];
 }
 
 /** Load the model, let `use` work with it, and close it. */
-async function withModel<T>(run: Run & { tokenizer?: boolean }, use: (model: Oxinfer, loadMs: number) => Promise<T>): Promise<T> {
+async function withModel<T>(
+  run: Run & { tokenizer?: boolean },
+  use: (model: Oxinfer, loadMs: number) => Promise<T>,
+): Promise<T> {
   const start = performance.now();
   const model = await Oxinfer.load(run.model, run);
   try {
@@ -56,25 +74,27 @@ const api = {
         prefill_tok_s: result.prefill_tok_s,
         generated_tokens: result.tokens.length,
         decode_tok_s: result.decode_tok_s,
+        overhead_ms: result.overhead_ms,
         tokens: result.tokens,
         ...(await model.stats()),
       };
     }),
 
-  /** The likeliest n tokens after ids. */
-  greedy: ({ ids, n, ...run }: Run & { ids: number[]; n: number }): Promise<number[]> =>
-    withModel({ ...run, tokenizer: false }, (model) => model.engine.greedy(ids, n)),
-
-  /** Mean negative log-likelihood of ids, in nats a token. */
-  nll: ({ ids, ...run }: Run & { ids: number[] }): Promise<number> => withModel(run, (model) => model.engine.nll(ids)),
-
-  /** Logits of the token after ids. */
-  logits: ({ ids, ...run }: Run & { ids: number[] }): Promise<number[]> =>
-    withModel({ ...run, tokenizer: false }, async (model) => [...(await model.engine.logits(ids))]),
+  /** What a model makes of ids: for checking one build, host or thread count against another. */
+  probe: ({ ids, generate = 0, ...run }: ProbeOptions): Promise<Probe> =>
+    withModel({ ...run, tokenizer: false }, async ({ engine, info }) => {
+      const logits = [...(await engine.logits(ids))];
+      const tokens = generate > 0 ? await engine.greedy(ids, generate) : [];
+      const stats = await engine.stats();
+      return { ...info, logits, tokens, ...stats, nll: await engine.nll(ids) };
+    }),
 
   /** The ids that the model's tokenizer gives. */
   encode: ({ text, ...run }: Run & { text: string }): Promise<number[]> =>
     withModel(run, (model) => model.encode(text)),
+
+  /** The pieces of text that tokens give when they come one by one. */
+  pieces: ({ ids, ...run }: Run & { ids: number[] }): Promise<string[]> => withModel(run, (model) => model.pieces(ids)),
 };
 
 declare global {

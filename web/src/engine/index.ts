@@ -128,6 +128,16 @@ export class Oxinfer {
     }
   }
 
+  /** The text of token ids, in the pieces in which `generate` would give it. */
+  async pieces(ids: number[]): Promise<string[]> {
+    const stream = await this.tokenizer.open([]);
+    const pieces = [];
+    for (const id of ids) pieces.push(await this.tokenizer.push(stream, [id]));
+    pieces.push(await this.tokenizer.rest(stream));
+    void this.tokenizer.close(stream);
+    return pieces;
+  }
+
   /** Bytes of kernel memory, and what the host tables have fetched. */
   stats(): Promise<Stats> {
     return this.engine.stats();

@@ -58,6 +58,7 @@ export interface BenchRequest {
 export interface BenchResult {
   prefill_tok_s: number;
   decode_tok_s: number;
+  overhead_ms: number;
   tokens: number[];
 }
 

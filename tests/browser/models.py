@@ -1,0 +1,62 @@
+"""Making models for browser tests, and running them natively to compare with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import oxinfer_web
+from oxinfer_web.checkpoint import INDEX, Checkpoint
+from support import safetensors_bytes
+
+T = TypeVar("T")
+
+
+def native(folder: Path, ids: list[int], generate: int = 0, kernel: str = "simd") -> tuple[np.ndarray, list[int]]:
+    """Logits after ids, and the greedy continuation, by wasmtime."""
+
+    def run() -> tuple[np.ndarray, list[int]]:
+        session = oxinfer_web.Session(oxinfer_web.load(folder, kernel=kernel, max_context=1024))
+        session.forward(ids)
+        logits = np.array(session.logits())
+        session.truncate(0)
+        return logits, list(oxinfer_web.generate_sync(session, ids, max_tokens=generate, stop=()))
+
+    return in_thread(run)
+
+
+def in_thread(call: Callable[[], T]) -> T:
+    """Run where no event loop runs: Playwright keeps one running in the test's own thread."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+def write_shards(folder: Path, shards: dict[str, list[str]], source: Path) -> None:
+    """Write the tensors of checkpoint `source` into the given shards of `folder`, with their index."""
+    checkpoint = Checkpoint.open(source)
+    folder.mkdir()
+    shutil.copy(source / "config.json", folder)
+    weight_map = {name: file for file, names in shards.items() for name in names}
+    sizes = {}
+    for file, names in shards.items():
+        refs = {name: checkpoint.tensor(name) for name in names}
+        data = {
+            name: (r.dtype, list(r.shape), (source / r.file).read_bytes()[r.offset : r.offset + r.nbytes])
+            for name, r in refs.items()
+        }
+        (folder / file).write_bytes(safetensors_bytes(data, checkpoint.metadata))
+        sizes[file] = {"size": (folder / file).stat().st_size}
+    (folder / INDEX).write_text(json.dumps({"metadata": {"shards": sizes}, "weight_map": weight_map}))
+
+
+def part_scales(source: Path, folder: Path) -> None:
+    """Write checkpoint `source` again with all scales in another shard than the values."""
+    names = list(Checkpoint.open(source))
+    scales = [name for name in names if name.partition("@")[0].endswith((".q8s", ".q4s"))]
+    values = [name for name in names if name not in scales]
+    write_shards(folder, {"values.safetensors": values, "scales.safetensors": scales}, source)
