@@ -11,10 +11,20 @@
 
 // 4 rows of `words` 32-bit words at p: word i of each row side by side. `flip` is xored into every word.
 static void interleave_u32(uint32_t *p, uint32_t words, uint32_t flip, uint32_t *scratch) {
+  const v128_t mask = wasm_i32x4_splat((int)flip);
+  const uint32_t *a = scratch, *b = a + words, *c = b + words, *d = c + words;
   __builtin_memcpy(scratch, p, words * 16);
-  for (uint32_t i = 0; i < words; i++) {
-    for (uint32_t r = 0; r < 4; r++) p[4 * i + r] = scratch[r * words + i] ^ flip;
+  uint32_t i = 0;
+  for (; i + 4 <= words; i += 4) {
+    v128_t va = load(a + i), vb = load(b + i), vc = load(c + i), vd = load(d + i);
+    v128_t ab01 = wasm_i32x4_shuffle(va, vb, 0, 4, 1, 5), ab23 = wasm_i32x4_shuffle(va, vb, 2, 6, 3, 7);
+    v128_t cd01 = wasm_i32x4_shuffle(vc, vd, 0, 4, 1, 5), cd23 = wasm_i32x4_shuffle(vc, vd, 2, 6, 3, 7);
+    store(p + 4 * i, wasm_v128_xor(wasm_i64x2_shuffle(ab01, cd01, 0, 2), mask));
+    store(p + 4 * i + 4, wasm_v128_xor(wasm_i64x2_shuffle(ab01, cd01, 1, 3), mask));
+    store(p + 4 * i + 8, wasm_v128_xor(wasm_i64x2_shuffle(ab23, cd23, 0, 2), mask));
+    store(p + 4 * i + 12, wasm_v128_xor(wasm_i64x2_shuffle(ab23, cd23, 1, 3), mask));
   }
+  for (; i < words; i++) store(p + 4 * i, wasm_v128_xor(wasm_u32x4_make(a[i], b[i], c[i], d[i]), mask));
 }
 
 static void interleave_u16(uint16_t *p, uint32_t words, uint16_t *scratch) {

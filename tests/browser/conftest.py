@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Page
+from playwright.sync_api import BrowserContext, Page, expect
 
 from .host import Host
 
@@ -19,7 +19,9 @@ FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
 ]
-LOAD_MS = 300_000
+LOAD_MS = 120_000
+
+expect.set_options(timeout=LOAD_MS)
 
 
 def chromium() -> str:

@@ -1,4 +1,8 @@
-"""The shared builds on real threads, under Node: the same results as one thread, an orderly end, no hang."""
+"""The plain shared build on real threads, under Node: the same results as one thread, an orderly end, no hang.
+
+Node 20 has relaxed SIMD behind a flag, and its baseline compiler gets the dot product wrong; the code of threads is the
+same in both builds, and the browser's tests run the relaxed one.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from oxinfer_web.records import BARRIER, Quant, State, encode, quantized_bytes
 from oxinfer_web.runtime.wasmtime import find_kernels
 
 from . import counterparts as numpy_ops
-from .machine import Array, Machine
+from .machine import Machine
 
 TOKENS, COLS, ROWS = 3, 128, 200
 
@@ -46,9 +49,8 @@ def on_threads(machine: Machine, records: list[bytes], threads: int, reads: list
     state[0] = TOKENS
     address = machine.put(state)
     base, data = machine.snapshot()
-    single = find_kernels(machine.kernel)
     job |= {
-        "wasm": str(single.with_name(f"{machine.kernel}-shared.wasm")),
+        "wasm": str(find_kernels("simd").with_name("simd-shared.wasm")),
         "threads": threads,
         "ops": ops,
         "count": len(records),
@@ -62,27 +64,17 @@ def on_threads(machine: Machine, records: list[bytes], threads: int, reads: list
     return json.loads(done.stdout)
 
 
-@pytest.fixture(params=["relaxed", "simd"])
-def one_thread(request: pytest.FixtureRequest) -> Machine:
-    """A machine without simulated threads."""
-    return Machine(request.param, 1)
-
-
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_real_threads(one_thread: Machine, threads: int) -> None:
+def test_real_threads(threads: int) -> None:
     """More threads than cores as well; 50 runs, each with a hundred barriers and more."""
-    records, dst = a_program(one_thread)
+    machine = Machine("simd", 1)
+    records, dst = a_program(machine)
     nbytes = TOKENS * ROWS * 4
-    answer = on_threads(one_thread, records, threads, [(dst, nbytes)], repeats=50)
+    answer = on_threads(machine, records, threads, [(dst, nbytes)], repeats=50)
     assert answer["status"] == [0] * 50
     assert answer["stopped"] == threads - 1
-    one_thread.play(*records, tokens=TOKENS)
-    expected: Array = one_thread.get(dst, (TOKENS, ROWS))
-    got = np.frombuffer(base64.b64decode(answer["data"][0]), np.float32).reshape(expected.shape)
-    if one_thread.kernel == "simd":
-        assert np.array_equal(got, expected)
-    else:
-        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    machine.play(*records, tokens=TOKENS)
+    assert base64.b64decode(answer["data"][0]) == machine.runtime.read(dst, nbytes)
 
 
 def test_a_lost_thread_is_noticed() -> None:

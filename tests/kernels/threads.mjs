@@ -3,10 +3,7 @@
 // Job: {wasm: file, threads, ops, count, state: addresses, repeats, memory: {address, base64}, reads: [[address, bytes]],
 // lose: a thread that is not started}. Result: {status: of each dispatch, data: [base64], stopped: threads that ended}.
 import { readFileSync } from 'node:fs';
-import { setFlagsFromString } from 'node:v8';
 import { Worker, isMainThread, parentPort, workerData } from 'node:worker_threads';
-
-setFlagsFromString('--experimental-wasm-relaxed-simd'); // Node 20 has relaxed SIMD behind a flag
 
 const once = (worker) => new Promise((resolve) => worker.once('message', resolve));
 

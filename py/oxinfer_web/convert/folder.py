@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ _OURS = (
 
 @contextmanager
 def new_model_folder(out: Path, force: bool = False) -> Iterator[Path]:
-    """A folder OUT.partial to write into, which becomes OUT if the block ends well and goes away if it does not.
+    """A folder beside OUT to write into, which becomes OUT if the block ends well and goes away if it does not.
 
     A model that was in OUT is replaced; other files there are kept. Raises CheckpointError if OUT exists and holds
     anything but a model (force: whatever it holds), or if it cannot be written.
@@ -28,12 +29,8 @@ def new_model_folder(out: Path, force: bool = False) -> Iterator[Path]:
         raise CheckpointError(f"{out}: exists and is not a model's folder; choose another, or --force to write into it")
     if out.exists() and not out.is_dir():
         raise CheckpointError(f"{out}: is a file, not a folder; choose another name")
-    partial, old = out.with_name(out.name + ".partial"), out.with_name(out.name + ".old")
-    for left in (partial, old):
-        if left.exists():
-            if not _may_replace(left):
-                raise CheckpointError(f"{left}: in the way, and not left by an earlier conversion; move it elsewhere")
-            shutil.rmtree(left)
+    # The process id keeps two conversions to the same place apart.
+    partial, old = (out.with_name(f"{out.name}.{what}-{os.getpid()}") for what in ("partial", "old"))
     try:
         partial.mkdir(parents=True)
         yield partial

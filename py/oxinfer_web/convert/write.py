@@ -24,32 +24,35 @@ _ALIGN = 64
 """Where a shard's data starts: on a multiple of this many bytes."""
 
 
+Blocks = Callable[[Out], Iterator[Array]]
+"""Gives a tensor's data in row order, C-contiguous."""
+
+
 def write_shards(
-    source: Source, shards: Sequence[ShardPlan], folder: Path, quant: Quant, progress: Progress | None = None
+    blocks: Blocks, shards: Sequence[ShardPlan], folder: Path, quant: Quant, progress: Progress | None = None
 ) -> int:
     """Write every shard and then the index into an existing folder; returns the bytes of tensor data.
 
-    quant: the linear weights' precision, recorded in each shard's metadata. Raises OSError, CheckpointError.
+    blocks: where the data comes from, asked for in file order; quant: the linear weights' precision, recorded in each
+    shard's metadata. Raises OSError, and what blocks raises.
     """
     total = sum(t.nbytes for shard in shards for t in shard.tensors)
     done = 0
     weight_map: dict[str, str] = {}
     about: dict[str, dict[str, int | str]] = {}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        quantizer = _Quantizer(source, pool)
-        for i, shard in enumerate(shards, 1):
-            file = f"model-{i:05}-of-{len(shards):05}.safetensors"
-            digest, size = hashlib.sha256(), 0
-            with (folder / file).open("wb") as f:
-                for block in _shard_blocks(shard.ordered(), quant, quantizer):
-                    f.write(block)
-                    digest.update(block)
-                    size += len(block)
-                    if progress is not None:
-                        progress(min(done + size, total), total)
-            done += sum(t.nbytes for t in shard.tensors)
-            weight_map |= {t.name: file for t in shard.tensors}
-            about[file] = {"size": size, "sha256": digest.hexdigest()}
+    for i, shard in enumerate(shards, 1):
+        file = f"model-{i:05}-of-{len(shards):05}.safetensors"
+        digest, size = hashlib.sha256(), 0
+        with (folder / file).open("wb") as f:
+            for block in _shard_bytes(shard.ordered(), quant, blocks):
+                f.write(block)
+                digest.update(block)
+                size += len(block)
+                if progress is not None:
+                    progress(min(done + size, total), total)
+        done += sum(t.nbytes for t in shard.tensors)
+        weight_map |= {t.name: file for t in shard.tensors}
+        about[file] = {"size": size, "sha256": digest.hexdigest()}
     if progress is not None:
         progress(total, total)
     index = {"metadata": {"total_size": total, "shards": about}, "weight_map": dict(sorted(weight_map.items()))}
@@ -57,7 +60,7 @@ def write_shards(
     return total
 
 
-def _shard_blocks(tensors: Sequence[Out], quant: Quant, quantizer: _Quantizer) -> Iterator[bytes | memoryview]:
+def _shard_bytes(tensors: Sequence[Out], quant: Quant, blocks: Blocks) -> Iterator[bytes | memoryview]:
     """One shard's bytes: the header, then the data."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt", "oxinfer_quant": quant}}
     at = 0
@@ -68,19 +71,25 @@ def _shard_blocks(tensors: Sequence[Out], quant: Quant, quantizer: _Quantizer) -
     header += b" " * (-(8 + len(header)) % _ALIGN)
     yield struct.pack("<Q", len(header)) + header
     for t in tensors:
-        for array in quantizer.blocks(t):
+        for array in blocks(t):
             yield array.data.cast("B")
 
 
-class _Quantizer:
+class Quantizer:
     """Reads and quantizes rows on a pool of threads (numpy lets them run side by side).
 
     Values and scales come from one pass: whichever tensor of the two is written first makes both, the other waits here.
     """
 
-    def __init__(self, source: Source, pool: ThreadPoolExecutor) -> None:
-        self._source, self._pool = source, pool
+    def __init__(self, source: Source) -> None:
+        self._source, self._pool = source, ThreadPoolExecutor(os.cpu_count())
         self._waiting: dict[tuple[Rows, int], list[Array]] = {}
+
+    def __enter__(self) -> Quantizer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
 
     def blocks(self, t: Out) -> Iterator[Array]:
         """A tensor's data in row order, C-contiguous."""
