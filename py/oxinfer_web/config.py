@@ -138,7 +138,8 @@ class TextConfig:
             if self.layer_head_dim(i) % 4 or self.num_attention_heads % self.layer_n_kv(i):
                 raise ConfigError(
                     f"config.json: layer {i} has head_dim {self.layer_head_dim(i)}, {self.num_attention_heads} heads "
-                    f"and {self.layer_n_kv(i)} KV heads; head_dim must be a multiple of 4, the KV heads divide the heads"
+                    f"and {self.layer_n_kv(i)} KV heads; "
+                    "head_dim must be a multiple of 4, and the KV heads divide the heads"
                 )
             self.rope_spec(i)
             self.kv_source(i)

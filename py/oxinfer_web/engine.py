@@ -181,7 +181,8 @@ class Engine:
     def record_trace(self) -> None:
         """Record the hidden-state program again so that it keeps each layer's input, for `traced`."""
         recorder = Recorder(self.model, self._weights, self._arena, self._kv_type, True, trace=True)
-        self._every = recorder.finish(self.runtime, self.model.decode(recorder))
+        hidden = self.model.decode(recorder)
+        self._every = recorder.finish(self.runtime, hidden, self._alloc(recorder.plan(hidden)))
 
     def _make_arena(self, resident: bool) -> Arena:
         cfg, state = self.config, self._alloc(State.BYTES)
@@ -225,7 +226,7 @@ class Engine:
         rows = head.head(head.input(self.config.hidden_size), self.model.head, softcap)
         head.top_k(rows, TOP_K, scratch, self._top)
         plans = ((last, logits), (every, hidden), (head, rows))
-        buffers = self._alloc(max(recorder.planned_bytes(out) for recorder, out in plans))
+        buffers = self._alloc(max(recorder.plan(out) for recorder, out in plans))
         self._last, self._every, self._head = (recorder.finish(self.runtime, out, buffers) for recorder, out in plans)
 
     def _stage(self, ids: Sequence[int], given: Mapping[int, Floats], recording: Recording) -> None:

@@ -84,9 +84,6 @@ class Ops(Protocol[X]):
     def attention(self, q: X, layer: int, window: int) -> X:
         """Causal attention of q over the cache that `layer` owns; window > 0: the last `window` positions only."""
 
-    def last(self, x: X) -> X:
-        """The last token's row, [1, n], where only the last position is asked for; else x as it is."""
-
     def trace(self, name: str, x: X) -> None:
         """Note x under a name, for comparing backends layer by layer."""
 

@@ -70,7 +70,7 @@ class Reference:
 
     def step(self, cache: NumpyCache, ids: Sequence[int], pos: int, want: Want, given: Mapping[int, F32]) -> None:
         """Run the tokens `ids` at positions pos, pos + 1, ... given: embeddings by index into ids."""
-        self._cache, self._ids, self._pos, self._want, self._given = cache, list(ids), pos, want, given
+        self._cache, self._ids, self._pos, self._given = cache, list(ids), pos, given
         self._hidden = self.model.decode(self)
         self.traced["hidden_last"] = self._hidden
         if want == Want.LOGITS:
@@ -155,8 +155,7 @@ class Reference:
     def queries(self, x: F32, heads: int, head_dim: int, norm: Norm | None, rope: RopeSpec, scale: float) -> F32:
         """See Ops."""
         q = x.reshape(len(x), heads, head_dim)
-        # Shared-KV layers run for the last token alone, so positions are counted from the end.
-        q = self._rope(self._rms(q, norm), rope, self._pos + len(self._ids) - len(x))
+        q = self._rope(self._rms(q, norm), rope, self._pos)
         return q.reshape(len(x), -1) * np.float32(scale)
 
     def append(self, layer: int, k: F32, v: F32, k_norm: Norm | None, v_norm: Norm | None, rope: RopeSpec) -> None:
@@ -181,10 +180,6 @@ class Reference:
         p /= p.sum(-1, keepdims=True)
         out: F32 = np.einsum("tkgp,pkd->tkgd", p, values).reshape(n, -1)
         return out
-
-    def last(self, x: F32) -> F32:
-        """See Ops."""
-        return x if self._want == Want.HIDDEN else x[-1:]
 
     def trace(self, name: str, x: F32) -> None:
         """See Ops."""

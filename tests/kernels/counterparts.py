@@ -72,15 +72,15 @@ def activate(x: Array, act: Act) -> Array:
     """The gate's activation, in f64."""
     x = x.astype(np.float64)
     if act == Act.SILU:
-        return x / (1 + np.exp(-x))
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+        return np.asarray(x / (1 + np.exp(-x)))
+    return np.asarray(0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
 
 
 def rmsnorm(x: Array, eps: float, weight: Array | None, offset: float) -> Array:
     """Over the last axis, in f64."""
     x = x.astype(np.float64)
     y = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
-    return y if weight is None else y * (weight.astype(np.float64) + offset)
+    return np.asarray(y if weight is None else y * (weight.astype(np.float64) + offset))
 
 
 def attention(q: F32, k: F32, v: F32, heads: int, kv_heads: int, pos: int, window: int) -> Array:
@@ -95,4 +95,4 @@ def attention(q: F32, k: F32, v: F32, heads: int, kv_heads: int, pos: int, windo
     seen = (there <= here) & ((there > here - window) if window else True)
     scores = np.where(seen[:, None], scores, -np.inf)
     p = np.exp(scores - scores.max(axis=2, keepdims=True))
-    return np.einsum("thp,phd->thd", p / p.sum(axis=2, keepdims=True), vh).reshape(q.shape)
+    return np.asarray(np.einsum("thp,phd->thd", p / p.sum(axis=2, keepdims=True), vh)).reshape(q.shape)

@@ -109,7 +109,7 @@ class Cache:
 
     def append(self, k: F32, v: F32, pos: int) -> None:
         """Write keys and values f32 [T, kv_heads * head_dim] of positions pos on."""
-        heads = {
+        heads: dict[str, Any] = {
             "cache": self.address,
             "heads": self.kv_heads,
             "head_dim": self.head_dim,

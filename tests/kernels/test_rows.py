@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def test_norm_quantizes_its_result(machine: Machine) -> None:
     x = rng.normal(size=(5, 4 * 24)).astype(np.float32)
     dst, size = machine.room(x.nbytes), 5 * quantized_bytes(96)
     both, only = machine.room(size), machine.room(size)
-    operands = {"src": machine.put(x), "n": 24, "rows": 4, "norm": 1, "eps": 1e-6, "scale": 1.0}
+    operands: dict[str, Any] = {"src": machine.put(x), "n": 24, "rows": 4, "norm": 1, "eps": 1e-6, "scale": 1.0}
     machine.play(encode("NORM", dst=dst, dst_q=both, **operands), encode("NORM", dst_q=only, **operands), tokens=5)
     expected = machine.runtime.read(machine.quantized(machine.get(dst, x.shape)), size)
     assert machine.runtime.read(both, size) == machine.runtime.read(only, size) == expected

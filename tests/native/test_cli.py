@@ -13,6 +13,7 @@ from typing import Any
 import oxinfer_web as ox
 import pytest
 from click.testing import Result
+from oxinfer_web.cli import main
 from oxinfer_web.cli.app import app
 from oxinfer_web.cli.console import parse_size, show_size
 from oxinfer_web.cli.inspect import examine
@@ -167,6 +168,14 @@ def test_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     result = run("convert", path, tmp_path / "out")
     assert result.exit_code == 1
     assert result.stderr.strip() == "error: package gguf is missing; pip install 'oxinfer-web[convert]'"
+
+
+def test_missing_command_line_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "oxinfer_web.cli.app")
+    monkeypatch.setitem(sys.modules, "typer", None)  # what makes an import of it fail
+    with pytest.raises(SystemExit) as exit_info:
+        main()
+    assert exit_info.value.code == "error: package typer is missing; pip install 'oxinfer-web[native]'"
 
 
 def test_as_a_module_and_serve(tmp_path: Path) -> None:

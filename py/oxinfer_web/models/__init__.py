@@ -33,7 +33,7 @@ class Model(Protocol):
         """The LM head; where embeddings are tied, the same tensor as embed_tokens."""
 
     def decode(self, ops: Ops[X]) -> X:
-        """The hidden states after the final norm, of the step's tokens (or the last): [T, hidden]."""
+        """The hidden states after the final norm, of the step's tokens: [T, hidden]."""
 
 
 _FAMILIES: dict[str, Callable[[Checkpoint, TextConfig], Model]] = {

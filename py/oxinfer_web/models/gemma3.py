@@ -54,7 +54,7 @@ class Gemma3:
         for i, layer in enumerate(self.layers):
             ops.trace(f"hidden_{i}", x)
             x = _layer(ops, self.config, i, layer, x)
-        return ops.norm(ops.last(x), self.norm)
+        return ops.norm(x, self.norm)
 
 
 def _layer(ops: Ops[X], cfg: TextConfig, i: int, w: Layer, x: X) -> X:

@@ -88,12 +88,9 @@ class Gemma4:
         x = ops.embed(self.embed_tokens, cfg.hidden_size**0.5)
         ple = _per_layer_inputs(ops, cfg, self.per_layer_inputs, x) if self.per_layer_inputs else None
         for i, layer in enumerate(self.layers):
-            if cfg.is_kv_shared(i):  # from here on nothing is written that a later token reads
-                x = ops.last(x)
-                ple = None if ple is None else ops.last(ple)
             ops.trace(f"hidden_{i}", x)
             x = _layer(ops, cfg, i, layer, x, ple)
-        return ops.norm(ops.last(x), self.norm)
+        return ops.norm(x, self.norm)
 
 
 def _per_layer_inputs(ops: Ops[X], cfg: TextConfig, w: PerLayerInputs, x: X) -> X:
