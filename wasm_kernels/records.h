@@ -196,7 +196,7 @@ typedef struct {
   uint32_t dst;
 } TopkMergeOp;
 
-// Turns a weight's plain rows into the layout of LINEAR and GATED, in place; there is room for padded_rows(rows).
+// Turns a weight's plain rows into the layout of LINEAR and GATED, in place, with room for padded_rows(rows).
 typedef struct {
   uint32_t code, flags;
   uint32_t values;

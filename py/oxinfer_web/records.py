@@ -169,7 +169,7 @@ RECORDS = _records(
         "REPACK",
         "kernel",
         "values scales rows cols quant",
-        "Turns a weight's plain rows into the layout of LINEAR and GATED, in place; there is room for padded_rows(rows).",
+        "Turns a weight's plain rows into the layout of LINEAR and GATED, in place, with room for padded_rows(rows).",
     ),
 )
 

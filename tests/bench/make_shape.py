@@ -14,13 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
-
 from oxinfer_web import TextConfig
 from oxinfer_web.convert.folder import new_model_folder
 from oxinfer_web.convert.plan import Out, Precisions, choose, plan_shards
 from oxinfer_web.convert.tensors import wanted_tensors
 from oxinfer_web.convert.write import write_shards
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 _SLAB = 1 << 24
 
@@ -55,7 +54,7 @@ def make_shape(config: Path, out: Path) -> None:
     stores, _ = choose(wanted_tensors(TextConfig.from_dict(data)), Precisions("q4"))
     with (
         new_model_folder(out) as folder,
-        Progress("[progress.description]{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn()) as bar,
+        Progress("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn()) as bar,
     ):
         task = bar.add_task(out.name)
         (folder / "config.json").write_text(json.dumps(data))
