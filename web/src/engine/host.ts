@@ -8,6 +8,7 @@ import type { Kernels } from './kernels';
 import { load, type LoadItem, type Progress } from './load';
 import { Rows, type HostStats, type HostTable } from './rows';
 import type { Header, Source } from './source';
+import type { ShardStore } from './store';
 
 /** One open host table; ids are a JSON list. */
 export interface JsRows {
@@ -32,8 +33,13 @@ export interface Host {
   stats(): string;
 }
 
-/** The host of one model. onProgress: told of loaded bytes. */
-export function createHost(source: Source, kernels: Kernels, onProgress: Progress): Host {
+/** The host of one model. store: what the browser keeps of it; onProgress: told of loaded bytes. */
+export function createHost(
+  source: Source,
+  store: ShardStore | undefined,
+  kernels: Kernels,
+  onProgress: Progress,
+): Host {
   const stats: HostStats = { requests: 0, bytes: 0, rows: 0 };
   const ids = (json: string): number[] => JSON.parse(json) as number[];
   return {
@@ -50,9 +56,9 @@ export function createHost(source: Source, kernels: Kernels, onProgress: Progres
     text: (file) => source.text(file),
     index: () => source.indexText(),
     header: (file) => source.header(file),
-    load: (items, progress = onProgress) => load(source, kernels, JSON.parse(items) as LoadItem[], progress),
+    load: (items, progress = onProgress) => load(source, store, kernels, JSON.parse(items) as LoadItem[], progress),
     openRows: (table) => {
-      const rows = new Rows(source, kernels, JSON.parse(table) as HostTable, stats);
+      const rows = new Rows(source, store, kernels, JSON.parse(table) as HostTable, stats);
       return {
         held: (json) => rows.held(ids(json)),
         fetch: (json) => rows.fetch(ids(json)),

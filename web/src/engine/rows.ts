@@ -2,6 +2,7 @@
 import { hostError } from './errors';
 import type { Kernels } from './kernels';
 import type { Source } from './source';
+import type { ShardStore } from './store';
 
 const PARALLEL = 6;
 const CACHE_BYTES = 32 * 2 ** 20;
@@ -16,7 +17,7 @@ export interface HostTable {
   scales: [number, string, number][];
 }
 
-/** Since the start: requests made, their bytes, and rows fetched (rows found in the cache count for nothing). */
+/** Since the start: reads of the host or of the browser's copy, their bytes, and rows (those found in the cache not). */
 export interface HostStats {
   requests: number;
   bytes: number;
@@ -31,6 +32,13 @@ interface Range {
   count: number;
 }
 
+/** A range to read: `nbytes` a row, which go to byte `at` of the row. */
+interface Job {
+  range: Range;
+  nbytes: number;
+  at: number;
+}
+
 export class Rows {
   /** Row -> value bytes then scale bytes; the order of the map is the order of use, oldest first. */
   private readonly cache = new Map<number, Uint8Array>();
@@ -38,6 +46,7 @@ export class Rows {
 
   constructor(
     private readonly source: Source,
+    private readonly store: ShardStore | undefined,
     private readonly kernels: Kernels,
     private readonly table: HostTable,
     private readonly stats: HostStats,
@@ -45,37 +54,53 @@ export class Rows {
     this.capacity = Math.floor(CACHE_BYTES / (table.rowBytes + table.scaleBytes));
   }
 
-  /** Whether `stage` can give all of these rows now. */
+  /** Whether `stage` can give all of these rows now; what the browser's copy has is read at once. Throws HostError. */
   held(ids: number[]): boolean {
-    return ids.every((id) => this.cache.has(id));
+    if (ids.every((id) => this.cache.has(id))) return true;
+    const { fetched, jobs } = this.plan(ids);
+    if (!jobs.every(({ range }) => this.store?.has(range.file))) return false;
+    for (const job of jobs) {
+      const bytes = new Uint8Array(job.range.count * job.nbytes);
+      this.store?.read(job.range.file, job.range.offset, bytes);
+      this.arrived(job, bytes, fetched);
+    }
+    this.keep(ids, fetched);
+    return true;
   }
 
   /** Make these rows available: those not held are fetched in one batch, adjacent ones together. Throws HostError. */
   async fetch(ids: number[]): Promise<void> {
+    const { fetched, jobs } = this.plan(ids);
+    const worker = async (): Promise<void> => {
+      for (let job = jobs.shift(); job; job = jobs.shift()) {
+        const { range, nbytes } = job;
+        this.arrived(job, await this.source.bytes(range.file, range.offset, range.count * nbytes), fetched);
+      }
+    };
+    await Promise.all(Array.from({ length: PARALLEL }, worker));
+    this.keep(ids, fetched);
+  }
+
+  /** The byte ranges that hold those of the rows that are not in the cache, and room for them. Throws HostError. */
+  private plan(ids: number[]): { fetched: Map<number, Uint8Array>; jobs: Job[] } {
     const { rows, rowBytes, scaleBytes, values, scales, name } = this.table;
     const wanted = [...new Set(ids)];
     const bad = wanted.find((id) => !(id >= 0 && id < rows));
     if (bad !== undefined) throw hostError(`${name}: row ${bad} of ${rows}; the tokenizer belongs to another model`);
     const missing = wanted.filter((id) => !this.cache.has(id)).sort((a, b) => a - b);
-    const fetched = new Map(missing.map((id) => [id, new Uint8Array(rowBytes + scaleBytes)]));
-
     const jobs = [
       ...ranges(missing, values, rowBytes).map((range) => ({ range, nbytes: rowBytes, at: 0 })),
       ...ranges(missing, scales, scaleBytes).map((range) => ({ range, nbytes: scaleBytes, at: rowBytes })),
     ];
-    const worker = async (): Promise<void> => {
-      for (let job = jobs.shift(); job; job = jobs.shift()) {
-        const { range, nbytes, at } = job;
-        const bytes = await this.source.bytes(range.file, range.offset, range.count * nbytes);
-        this.stats.requests++;
-        this.stats.bytes += bytes.length;
-        for (let i = 0; i < range.count; i++)
-          fetched.get(range.row + i)?.set(bytes.subarray(i * nbytes, (i + 1) * nbytes), at);
-      }
-    };
-    await Promise.all(Array.from({ length: PARALLEL }, worker));
-    this.stats.rows += missing.length;
-    this.keep(wanted, fetched);
+    return { fetched: new Map(missing.map((id) => [id, new Uint8Array(rowBytes + scaleBytes)])), jobs };
+  }
+
+  /** Take the bytes of one range apart into its rows. */
+  private arrived({ range, nbytes, at }: Job, bytes: Uint8Array, fetched: Map<number, Uint8Array>): void {
+    this.stats.requests++;
+    this.stats.bytes += bytes.length;
+    for (let i = 0; i < range.count; i++)
+      fetched.get(range.row + i)?.set(bytes.subarray(i * nbytes, (i + 1) * nbytes), at);
   }
 
   /** Copy the rows, in order, to kernel memory: row i's values at values + i * rowBytes, its scales likewise. */
@@ -97,13 +122,15 @@ export class Rows {
   }
 
   /** Put the rows of a batch at the young end of the cache, and drop old ones beyond its capacity. */
-  private keep(wanted: number[], fetched: Map<number, Uint8Array>): void {
+  private keep(ids: number[], fetched: Map<number, Uint8Array>): void {
+    this.stats.rows += fetched.size;
+    const wanted = new Set(ids);
     for (const id of wanted) {
       const row = fetched.get(id) ?? this.row(id);
       this.cache.delete(id);
       this.cache.set(id, row);
     }
-    const surplus = this.cache.size - Math.max(this.capacity, wanted.length);
+    const surplus = this.cache.size - Math.max(this.capacity, wanted.size);
     for (const id of [...this.cache.keys()].slice(0, Math.max(surplus, 0))) this.cache.delete(id);
   }
 }

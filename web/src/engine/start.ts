@@ -7,7 +7,8 @@ import type { ThreadStart } from './thread';
 /** More threads than this gain little: decoding is bound by memory. */
 const DEFAULT_MAX_THREADS = 8;
 const MAX_THREADS = 16;
-const THREAD_START_MS = 10_000;
+/** Long, as Pyodide's own start may keep a busy machine from answering. */
+const THREAD_START_MS = 60_000;
 
 /** The build that this browser runs, or the one asked for. Throws KernelError. */
 export async function chooseBuild(wanted: Build | undefined): Promise<Build> {

@@ -66,8 +66,11 @@ const api: TokenizerApi = {
   },
 
   open(prompt) {
+    // The library refuses to decode nothing.
     const decode = (tokens: number[]): string =>
-      loaded().decode(tokens, { skip_special_tokens: true, clean_up_tokenization_spaces: false });
+      tokens.length > 0
+        ? loaded().decode(tokens, { skip_special_tokens: true, clean_up_tokenization_spaces: false })
+        : '';
     streams.set(++streamCount, new StreamDecoder(decode, prompt));
     return streamCount;
   },

@@ -6,6 +6,7 @@ import type { EngineApi, GenerationMessage, ModelInfo, Stats } from './protocol'
 import { startPython } from './python';
 import { Source } from './source';
 import { startKernels } from './start';
+import { ShardStore } from './store';
 
 /** py/oxinfer_web/runtime/page.py: requests and answers are JSON. */
 interface Page {
@@ -52,11 +53,12 @@ const api: EngineApi = {
   async load({ url, site, kernel, threads, maxContext }, onProgress) {
     const source = new Source(url);
     source.prefetch();
-    const [python, kernels] = await Promise.all([
+    const [python, kernels, store] = await Promise.all([
       startPython(`${site}pyodide/`),
       startKernels(`${site}kernels/`, kernel, threads),
+      ShardStore.open(source),
     ]);
-    const host = createHost(source, kernels, throttled(onProgress));
+    const host = createHost(source, store, kernels, throttled(onProgress));
     const module = python.pyimport('oxinfer_web.runtime.page') as {
       open_page(host: Host, maxContext: number | undefined): Promise<Page>;
     };
