@@ -1,6 +1,7 @@
 /** What scripts use to measure and test the engine in a browser: `window.oxinfer`. */
 import { Oxinfer, type ModelInfo, type Stats } from '../engine';
 import type { Build } from '../engine/kernels';
+import type { BenchResult } from '../engine/protocol';
 import { promptText } from './text';
 
 const REPEATS = 3;
@@ -45,6 +46,14 @@ interface BenchReport extends Stats {
   tokens: number[];
 }
 
+/** What the benchmark has `open` keep for `measure`. */
+let held: Oxinfer | undefined;
+
+function opened(): Oxinfer {
+  if (!held) throw new Error('no model is open');
+  return held;
+}
+
 /** Load the model, let `use` work with it, and close it. */
 async function withModel<T>(
   run: Run & { tokenizer?: boolean },
@@ -79,6 +88,38 @@ const api = {
         ...(await model.stats()),
       };
     }),
+
+  /** Load a model for `measure`; without a tokenizer it takes ids only. */
+  open: async (run: Run & { tokenizer?: boolean }): Promise<ModelInfo> => {
+    held?.close();
+    held = await Oxinfer.load(run.model, run);
+    return held.info;
+  },
+
+  /** The first `count` ids of the prompt text. */
+  promptIds: async (count: number): Promise<number[]> => (await opened().encode(promptText(count))).slice(0, count),
+
+  /** Speed of the open model over one pass, after one to warm up. */
+  measure: async (request: { ids: number[]; generate: number }): Promise<BenchResult & Stats> => ({
+    ...(await opened().engine.bench({ ...request, repeats: 1 })),
+    ...(await opened().stats()),
+  }),
+
+  /** Load a model and begin to answer; milliseconds from opening the page to the end of loading and the first token. */
+  firstToken: async ({ prompt, ...run }: Run & { prompt: string }): Promise<{ loaded: number; first: number }> => {
+    held = await Oxinfer.load(run.model, run);
+    const loaded = performance.now();
+    for await (const { token } of held.generate(prompt, { maxTokens: 1 }))
+      if (token !== null) return { loaded, first: performance.now() };
+    throw new Error('the model gave no token');
+  },
+
+  /** Let the open model answer, as before an idle page; the number of its tokens. */
+  answer: async ({ prompt, tokens }: { prompt: string; tokens: number }): Promise<number> => {
+    let count = 0;
+    for await (const { token } of opened().generate(prompt, { maxTokens: tokens })) count += token === null ? 0 : 1;
+    return count;
+  },
 
   /** What a model makes of ids: for checking one build, host or thread count against another. */
   probe: ({ ids, generate = 0, ...run }: ProbeOptions): Promise<Probe> =>

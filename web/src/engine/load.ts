@@ -161,7 +161,10 @@ export async function load(
       }
       progress(done, total);
     });
-    if (--plan.left === 0 && plan.writer) kept.push(plan.writer.finish());
+    if (--plan.left > 0 || !plan.writer) return;
+    const finished = plan.writer.finish();
+    finished.catch(() => undefined); // looked at when everything has arrived
+    kept.push(finished);
   };
 
   progress(0, total);

@@ -1,0 +1,94 @@
+"""One Chromium on one site: the built pages, the models, and the peers beside them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from oxinfer_web.cli.serve import start
+from playwright.sync_api import BrowserContext, Page, sync_playwright
+
+from tests.browser.conftest import DIST, FLAGS, chromium
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "bench"
+PAGES = Path(__file__).parent / "pages"
+TIMEOUT_MS = 15 * 60 * 1000
+PAUSE_MS = 300
+"""Threads of a peer keep looking for work for a while after a call; nothing is timed until they sleep."""
+
+
+def make_site(dist: Path, links: dict[str, Path]) -> Path:
+    """A folder of links: what is in dist, npm's packages, the pages of this folder, and `links`."""
+    site = BUILD / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    site.mkdir(parents=True)
+    places = {path.name: path for path in dist.iterdir() if not path.name.startswith(".")}
+    places |= {"node_modules": ROOT / "web" / "node_modules", "pages": PAGES}
+    for name, path in (places | links).items():
+        (site / name).symlink_to(path.resolve())
+    return site
+
+
+class Browser:
+    """A running Chromium whose storage is on disk, as a user's is, and empty at first."""
+
+    def __init__(self, context: BrowserContext, url: str) -> None:
+        self._context, self._url = context, url
+        self._blank = context.pages[0]  # the last page's end would be the browser's
+        self.version = str(self._blank.evaluate("navigator.userAgent")).rsplit("Chrome/", 1)[-1].split()[0]
+
+    def open(self, path: str) -> Tab:
+        """A page of the site, ready."""
+        page = self._context.new_page()
+        page.set_default_timeout(TIMEOUT_MS)
+        page.goto(self._url + path)
+        page.wait_for_function("window.ready")
+        return Tab(page)
+
+
+class Tab:
+    """A page whose functions can be called."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+
+    def call(self, function: str, argument: Any = None) -> Any:
+        """What the page's function answers; raises playwright's Error with the page's own message."""
+        return self._page.evaluate(f"argument => window.{function}(argument)", argument)
+
+    def pause(self, ms: float = PAUSE_MS) -> None:
+        """Let the machine come to rest, and this page come to the front."""
+        self._page.bring_to_front()
+        self._page.wait_for_timeout(ms)
+
+    def cpu_seconds(self) -> float:
+        """CPU time that the page's process has used so far, all threads and workers together."""
+        session = self._page.context.new_cdp_session(self._page)
+        session.send("Performance.enable")
+        metrics = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
+        session.detach()
+        return float(metrics["ProcessTime"])
+
+    def close(self) -> None:
+        """End the page and its workers."""
+        self._page.close()
+
+
+@contextmanager
+def browser(links: dict[str, Path], dist: Path = DIST) -> Iterator[Browser]:
+    """Chromium on the site; ended, and its profile deleted, when done."""
+    url, stop = start(make_site(dist, links))
+    profile = tempfile.mkdtemp(prefix="profile-", dir=BUILD)
+    try:
+        with sync_playwright() as playwright:
+            context = playwright.chromium.launch_persistent_context(profile, executable_path=chromium(), args=FLAGS)
+            yield Browser(context, url)
+            context.close()
+    finally:
+        stop()
+        shutil.rmtree(profile, ignore_errors=True)
