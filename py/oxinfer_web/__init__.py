@@ -12,7 +12,6 @@ In a page, `runtime.page` does the same with `await`.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from .checkpoint import Checkpoint
 from .config import TextConfig
 from .engine import CHUNK, Engine
 from .errors import CheckpointError, ConfigError, HostError, KernelError, OxinferError, SessionError
-from .generate import generate, generate_sync
+from .generate import finish, generate, generate_sync
 from .records import KVType
 from .runtime import Progress
 from .sampling import Sampler
@@ -70,7 +69,7 @@ def load(
 
     config, checkpoint = TextConfig.from_folder(folder), Checkpoint.open(folder)
     runtime = WasmtimeRuntime(folder, kernel, threads)
-    return asyncio.run(
+    return finish(
         Engine.load(
             runtime,
             checkpoint,

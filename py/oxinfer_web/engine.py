@@ -142,6 +142,10 @@ class Engine:
             raise SessionError(f"{k} candidates asked for; the kernels keep 1 to {TOP_K}")
         return self._candidates(self._top, k)
 
+    def likeliest(self) -> int:
+        """See Backend."""
+        return self.runtime.read_word(self._top)
+
     def logits_of(self, hidden: Floats) -> Floats:
         """See Backend."""
         vocab, out = self.config.vocab_size, []
@@ -256,7 +260,7 @@ class Engine:
             self.runtime.write(recording.input + 4 * i * width, struct.pack(f"<{width}f", *x))
 
     def _run(self, recording: Recording, n: int, pos: int, end: int) -> None:
-        self.runtime.write(self._arena.state, struct.pack("<II", n, pos))
+        self.runtime.write_words(self._arena.state, n, pos)
         start = time.perf_counter()
         if self.profile:
             self._run_timed(recording, end)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Sequence
+from typing import TypeVar
 
 from .sampling import Sampler
 from .session import Session
+
+T = TypeVar("T")
 
 
 async def generate(
@@ -28,7 +30,7 @@ async def generate(
     for _ in range(max_tokens):
         await session.fetch(feed)
         session.forward(feed)
-        token = sampler.sample(session.candidates(sampler.candidates))
+        token = sampler.choose(session)
         if token in ends:
             return
         yield token
@@ -45,13 +47,18 @@ def generate_sync(
 ) -> Iterator[int]:
     """`generate` for CPython, where nothing has to be waited for."""
     steps = generate(session, prompt, sampler, max_tokens=max_tokens, stop=stop)
-    loop = asyncio.new_event_loop()
+    while True:
+        try:
+            yield finish(anext(steps))
+        except StopAsyncIteration:
+            return
+
+
+def finish(awaitable: Awaitable[T]) -> T:
+    """The result of something that never really waits, as everything is in CPython; an event loop may be running."""
     try:
-        while True:
-            try:
-                yield loop.run_until_complete(anext(steps))
-            except StopAsyncIteration:
-                return
-    finally:
-        loop.run_until_complete(steps.aclose())  # type: ignore[attr-defined]
-        loop.close()
+        next(awaitable.__await__())
+    except StopIteration as e:
+        result: T = e.value
+        return result
+    raise RuntimeError("this waits for something; await it instead")

@@ -93,6 +93,10 @@ class Reference:
         """The k likeliest next tokens of the last step."""
         return candidates_of(self._logits[0], k)
 
+    def likeliest(self) -> int:
+        """See Backend."""
+        return int(self._logits[0].argmax())
+
     def candidates_of(self, hidden: F32, k: int) -> list[Candidates]:
         """The same for each row of hidden [n, hidden]."""
         return [candidates_of(row, k) for row in self.logits_of(hidden)]

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 from .errors import SessionError
-from .session import Candidates
+from .session import Candidates, Session
 
 
 @dataclass
@@ -32,10 +32,9 @@ class Sampler:
             raise SessionError(f"top_p {self.top_p} must be in (0, 1] and min_p {self.min_p} in [0, 1]")
         self._random = random.Random(self.seed)
 
-    @property
-    def candidates(self) -> int:
-        """How many candidates `sample` wants."""
-        return 1 if self.temperature == 0 else self.top_k
+    def choose(self, session: Session) -> int:
+        """The next token of a session that has been fed."""
+        return session.likeliest() if self.temperature == 0 else self.sample(session.candidates(self.top_k))
 
     def sample(self, c: Candidates) -> int:
         """The chosen token."""

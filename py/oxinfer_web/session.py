@@ -76,6 +76,9 @@ class Backend(Protocol):
     def logits(self) -> Floats:
         """Logits [vocab] of the last step, which wanted LOGITS."""
 
+    def likeliest(self) -> int:
+        """The likeliest next token after the last step: the first candidate, without the others."""
+
     def logits_of(self, hidden: Floats) -> Floats:
         """Logits [n, vocab] of hidden states [n, hidden]."""
 
@@ -142,6 +145,10 @@ class Session:
     def candidates(self, k: int) -> Candidates:
         """The k likeliest next tokens after `forward`; k at most 64."""
         return self.backend.candidates(k)
+
+    def likeliest(self) -> int:
+        """The likeliest next token after `forward`; of equals the lowest."""
+        return self.backend.likeliest()
 
     def nll(self, ids: Sequence[int]) -> list[float]:
         """Feed ids and return -log p, in nats, of each but the first given those before it: len(ids) - 1 numbers."""

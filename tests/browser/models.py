@@ -4,36 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import oxinfer_web
 from oxinfer_web.checkpoint import INDEX, Checkpoint
 from support import safetensors_bytes
 
-T = TypeVar("T")
-
 
 def native(folder: Path, ids: list[int], generate: int = 0, kernel: str = "simd") -> tuple[np.ndarray, list[int]]:
     """Logits after ids, and the greedy continuation, by wasmtime."""
 
-    def run() -> tuple[np.ndarray, list[int]]:
-        session = oxinfer_web.Session(oxinfer_web.load(folder, kernel=kernel, max_context=1024))
-        session.forward(ids)
-        logits = np.array(session.logits())
-        session.truncate(0)
-        return logits, list(oxinfer_web.generate_sync(session, ids, max_tokens=generate, stop=()))
-
-    return in_thread(run)
-
-
-def in_thread(call: Callable[[], T]) -> T:
-    """Run where no event loop runs: Playwright keeps one running in the test's own thread."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call).result()
+    session = oxinfer_web.Session(oxinfer_web.load(folder, kernel=kernel, max_context=1024))
+    session.forward(ids)
+    logits = np.array(session.logits())
+    session.truncate(0)
+    return logits, list(oxinfer_web.generate_sync(session, ids, max_tokens=generate, stop=()))
 
 
 def write_shards(folder: Path, shards: dict[str, list[str]], source: Path) -> None:

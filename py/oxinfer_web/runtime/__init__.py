@@ -83,6 +83,12 @@ class Runtime(Protocol):
     def read(self, addr: int, nbytes: int) -> bytes:
         """A copy of kernel memory."""
 
+    def write_words(self, addr: int, a: int, b: int) -> None:
+        """Write two u32 at addr: a step's state. Made for every token, so it is a call of its own."""
+
+    def read_word(self, addr: int) -> int:
+        """The u32 at addr."""
+
     def copy(self, dst: int, src: int, nbytes: int) -> None:
         """memmove inside kernel memory."""
 

@@ -50,6 +50,7 @@ class BrowserRuntime:
         # Bound once: looking a method up on a JavaScript object costs more than calling it.
         self._run = host.run
         self._copy = host.copy
+        self._write_words, self._read_word = host.writeWords, host.readWord
         self._memory = host.memory()
 
     def alloc(self, nbytes: int, align: int = 64) -> int:
@@ -72,6 +73,15 @@ class BrowserRuntime:
         """A copy of kernel memory."""
         data: bytes = self._memory.subarray(addr, addr + nbytes).to_bytes()
         return data
+
+    def write_words(self, addr: int, a: int, b: int) -> None:
+        """Write two u32 at addr."""
+        self._write_words(addr, a, b)
+
+    def read_word(self, addr: int) -> int:
+        """The u32 at addr."""
+        word: int = self._read_word(addr)
+        return word
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
         """Move bytes inside kernel memory, as memmove does."""
@@ -152,9 +162,9 @@ class BrowserRows:
         return data[: self._row_bytes], data[self._row_bytes :]
 
 
-def _ids(ids: Sequence[int]) -> str:
-    # Every token's rows pass here: this is a few times quicker than json.dumps.
-    return f"[{','.join(map(str, ids))}]"
+def _ids(ids: Sequence[int]) -> int | str:
+    """What JavaScript is given: one id as a number, as for every decoded token, several as a JSON list."""
+    return ids[0] if len(ids) == 1 else f"[{','.join(map(str, ids))}]"
 
 
 def _parts(parts: Sequence[tuple[int, TensorRef]]) -> list[tuple[int, str, int]]:

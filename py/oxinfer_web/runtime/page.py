@@ -128,8 +128,8 @@ class Page:
         self._session.forward(ids)
 
     async def _greedy(self, n: int) -> list[int]:
-        tokens = [self._session.candidates(1).ids[0]]
+        tokens = [self._session.likeliest()]
         while len(tokens) < n:
             await self._feed(tokens[-1:])
-            tokens.append(self._session.candidates(1).ids[0])
+            tokens.append(self._session.likeliest())
         return tokens

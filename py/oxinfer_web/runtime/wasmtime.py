@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
@@ -124,6 +125,14 @@ class WasmtimeRuntime:
     def read(self, addr: int, nbytes: int) -> bytes:
         """A copy of kernel memory. Raises KernelError outside of it."""
         return bytes(self._view(addr, nbytes))
+
+    def write_words(self, addr: int, a: int, b: int) -> None:
+        """Write two u32 at addr."""
+        self.write(addr, struct.pack("<II", a, b))
+
+    def read_word(self, addr: int) -> int:
+        """The u32 at addr."""
+        return int.from_bytes(self.read(addr, 4), "little")
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
         """memmove inside kernel memory. Raises KernelError outside of it."""

@@ -10,11 +10,14 @@ import { Rows, type HostStats, type HostTable } from './rows';
 import type { Header, Source } from './source';
 import type { ShardStore } from './store';
 
-/** One open host table; ids are a JSON list. */
+/** Row numbers from Python: one as it is, several as a JSON list. */
+type Ids = number | string;
+
+/** One open host table. */
 export interface JsRows {
-  held(ids: string): boolean;
-  fetch(ids: string): Promise<void>;
-  stage(ids: string, values: number, scales: number): void;
+  held(ids: Ids): boolean;
+  fetch(ids: Ids): Promise<void>;
+  stage(ids: Ids, values: number, scales: number): void;
   row(id: number): Uint8Array;
 }
 
@@ -23,6 +26,8 @@ export interface Host {
   threads: number;
   memory(): Uint8Array;
   alloc(nbytes: number, align: number): number;
+  writeWords(addr: number, a: number, b: number): void;
+  readWord(addr: number): number;
   copy(dst: number, src: number, nbytes: number): void;
   run(ops: number, first: number, last: number, state: number): void;
   text(file: string): Promise<string | undefined>;
@@ -41,12 +46,17 @@ export function createHost(
   onProgress: Progress,
 ): Host {
   const stats: HostStats = { requests: 0, bytes: 0, rows: 0 };
-  const ids = (json: string): number[] => JSON.parse(json) as number[];
+  const list = (ids: Ids): number[] => (typeof ids === 'number' ? [ids] : (JSON.parse(ids) as number[]));
   return {
     kernel: kernels.build,
     threads: kernels.threads,
     memory: () => kernels.bytes,
     alloc: (nbytes, align) => kernels.alloc(nbytes, align),
+    writeWords: (addr, a, b) => {
+      kernels.words[addr / 4] = a;
+      kernels.words[addr / 4 + 1] = b;
+    },
+    readWord: (addr) => kernels.words[addr / 4] ?? 0,
     copy: (dst, src, nbytes) => {
       kernels.copy(dst, src, nbytes);
     },
@@ -60,10 +70,10 @@ export function createHost(
     openRows: (table) => {
       const rows = new Rows(source, store, kernels, JSON.parse(table) as HostTable, stats);
       return {
-        held: (json) => rows.held(ids(json)),
-        fetch: (json) => rows.fetch(ids(json)),
-        stage: (json, values, scales) => {
-          rows.stage(ids(json), values, scales);
+        held: (ids) => rows.held(list(ids)),
+        fetch: (ids) => rows.fetch(list(ids)),
+        stage: (ids, values, scales) => {
+          rows.stage(list(ids), values, scales);
         },
         row: (id) => rows.row(id),
       };

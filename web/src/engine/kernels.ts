@@ -51,6 +51,8 @@ export function createMemory(shared: boolean): WebAssembly.Memory {
 export class Kernels {
   private heap: number;
   private view: Uint8Array;
+  /** All of the memory as u32, a new array whenever `bytes` is. */
+  words: Uint32Array;
 
   constructor(
     readonly memory: WebAssembly.Memory,
@@ -60,6 +62,7 @@ export class Kernels {
   ) {
     this.heap = exports.__heap_base.value >>> 0;
     this.view = new Uint8Array(memory.buffer);
+    this.words = new Uint32Array(memory.buffer);
   }
 
   /** All of the memory; the array is another one after `alloc` has grown it. */
@@ -107,5 +110,6 @@ export class Kernels {
       );
     }
     this.view = new Uint8Array(this.memory.buffer);
+    this.words = new Uint32Array(this.memory.buffer);
   }
 }
