@@ -93,7 +93,7 @@ def test_a_full_disk_only_means_that_nothing_is_kept(bench: Page, host: Host, mo
 
 
 def test_two_pages_at_once(bench: Page, host: Host, model: Path) -> None:
-    """A second tab with the same model works, whoever has the files."""
+    """A second tab with the same model works, though only one has the files."""
     probe(bench, model)
     other = bench.context.new_page()
     other.goto(host.url + "bench.html")

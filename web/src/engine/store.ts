@@ -2,14 +2,17 @@
  * A model's shards, kept in the browser's private file system (OPFS), so that the next visit reads them from disk.
  *
  * A shard is written while it is downloaded, its sha256 is compared with the index's, and only then is it marked as whole
- * (by an empty file beside it). Without OPFS, without room, or while another tab has the shard, the model is simply not
- * kept: loading never depends on the store.
+ * (by an empty file beside it). One tab at a time has a model's store. Without OPFS, without room, or in a second tab the
+ * model comes from its host: loading never depends on the store, nor waits for it.
  */
 import { hostError } from './errors';
 import type { Source } from './source';
 
 const ROOT = 'oxinfer-models';
 const WHOLE = '.whole';
+/** A page that was just closed takes a moment to let its store go. */
+const LOCK_MS = 3000;
+const PATIENCE_MS = 6000;
 
 // TypeScript has these among its worker types only, which exclude those of a page.
 declare global {
@@ -22,7 +25,7 @@ declare global {
     close(): void;
   }
   interface FileSystemFileHandle {
-    createSyncAccessHandle(options?: { mode: 'read-only' }): Promise<FileSystemSyncAccessHandle>;
+    createSyncAccessHandle(): Promise<FileSystemSyncAccessHandle>;
   }
 }
 
@@ -34,6 +37,33 @@ const hex = (bytes: ArrayBuffer): string =>
   [...new Uint8Array(bytes)].map((b) => b.toString(16).padStart(2, '0')).join('');
 
 const digest = async (data: BufferSource): Promise<string> => hex(await crypto.subtle.digest('SHA-256', data));
+
+/** What work resolves to; undefined if it fails, or is not done in time. */
+const inTime = async <T>(work: Promise<T>): Promise<T | undefined> =>
+  Promise.race([
+    work.catch(() => undefined),
+    new Promise<undefined>((resolve) => {
+      setTimeout(resolve, PATIENCE_MS, undefined);
+    }),
+  ]);
+
+/** Whether this worker now has the lock of that name, which it keeps until it ends. */
+const lock = (name: string): Promise<boolean> =>
+  new Promise((resolve) => {
+    const hold = (): Promise<never> => {
+      resolve(true);
+      return new Promise(() => undefined);
+    };
+    navigator.locks.request(name, { signal: AbortSignal.timeout(LOCK_MS) }, hold).catch(() => {
+      resolve(false);
+    });
+  });
+
+const names = async (folder: FileSystemDirectoryHandle): Promise<string[]> => {
+  const out: string[] = [];
+  for await (const name of folder.keys()) out.push(name);
+  return out;
+};
 
 /** A shard being downloaded into the store. */
 export interface ShardWriter {
@@ -48,36 +78,30 @@ export class ShardStore {
 
   private constructor(
     private readonly folder: FileSystemDirectoryHandle,
-    private readonly names: Set<string>,
     private readonly about: Record<string, { size?: number; sha256?: string }>,
   ) {}
 
   /** The store of a model, for the index it has now; what an older index left is removed. undefined: no store here. */
-  static async open(source: Source): Promise<ShardStore | undefined> {
-    try {
-      const index = await source.indexText();
-      if (index === undefined) return undefined;
-      const { metadata } = JSON.parse(index) as IndexMetadata;
-      const text = new TextEncoder();
-      const [model, version] = await Promise.all([digest(text.encode(source.base)), digest(text.encode(index))]);
-      const root = await navigator.storage.getDirectory();
-      const versions = await (
-        await root.getDirectoryHandle(ROOT, { create: true })
-      ).getDirectoryHandle(model.slice(0, 32), { create: true });
-      const names = async (folder: FileSystemDirectoryHandle): Promise<string[]> => {
-        const out: string[] = [];
-        for await (const name of folder.keys()) out.push(name);
-        return out;
-      };
-      const folder = await versions.getDirectoryHandle(version.slice(0, 32), { create: true });
-      for (const name of await names(versions))
-        if (name !== version.slice(0, 32)) await versions.removeEntry(name, { recursive: true });
-      const store = new ShardStore(folder, new Set(await names(folder)), metadata?.shards ?? {});
-      await store.openWhole();
-      return store;
-    } catch {
-      return undefined;
-    }
+  static open(source: Source): Promise<ShardStore | undefined> {
+    return inTime(ShardStore.find(source));
+  }
+
+  private static async find(source: Source): Promise<ShardStore | undefined> {
+    const index = await source.indexText();
+    if (index === undefined) return undefined;
+    const { metadata } = JSON.parse(index) as IndexMetadata;
+    const text = new TextEncoder();
+    const hashes = await Promise.all([source.base, index].map((part) => digest(text.encode(part))));
+    const [model = '', version = ''] = hashes.map((hash) => hash.slice(0, 32));
+    if (!(await lock(`${ROOT}/${model}`))) return undefined;
+    const root = await (await navigator.storage.getDirectory()).getDirectoryHandle(ROOT, { create: true });
+    const versions = await root.getDirectoryHandle(model, { create: true });
+    for (const name of await names(versions))
+      if (name !== version) await versions.removeEntry(name, { recursive: true });
+    const folder = await versions.getDirectoryHandle(version, { create: true });
+    const store = new ShardStore(folder, metadata?.shards ?? {});
+    await store.openWhole();
+    return store;
   }
 
   /** Whether the whole shard can be read from here. */
@@ -93,23 +117,23 @@ export class ShardStore {
   }
 
   /** Begin to keep a shard of `size` bytes. undefined: it cannot be kept. */
-  async writer(file: string, size: number): Promise<ShardWriter | undefined> {
-    try {
-      const { quota = 0, usage = 0 } = await navigator.storage.estimate();
-      if (quota - usage < size) return undefined;
-      const handle = await (await this.folder.getFileHandle(file, { create: true })).createSyncAccessHandle();
-      handle.truncate(0);
-      return this.writing(file, size, handle);
-    } catch {
-      return undefined;
-    }
+  writer(file: string, size: number): Promise<ShardWriter | undefined> {
+    return inTime(this.begin(file, size));
+  }
+
+  private async begin(file: string, size: number): Promise<ShardWriter | undefined> {
+    const { quota = 0, usage = 0 } = await navigator.storage.estimate();
+    if (quota - usage < size) return undefined;
+    const handle = await (await this.folder.getFileHandle(file, { create: true })).createSyncAccessHandle();
+    handle.truncate(0);
+    return this.writing(file, size, handle);
   }
 
   private writing(file: string, size: number, handle: FileSystemSyncAccessHandle): ShardWriter {
     let failed = false;
     const discard = async (): Promise<void> => {
       handle.close();
-      await this.folder.removeEntry(file);
+      await inTime(this.folder.removeEntry(file));
     };
     return {
       write: (chunk, at) => {
@@ -132,27 +156,26 @@ export class ShardStore {
           }
         }
         handle.flush();
-        await this.folder.getFileHandle(file + WHOLE, { create: true });
+        await inTime(this.folder.getFileHandle(file + WHOLE, { create: true }));
         this.handles.set(file, handle);
       },
     };
   }
 
-  /** Open every shard that is marked as whole; one that another tab is using is left out. */
+  /** Open every shard that is marked as whole; one of another size than the index's is forgotten. */
   private async openWhole(): Promise<void> {
-    const files = [...this.names].filter((name) => this.names.has(name + WHOLE));
-    await Promise.all(
-      files.map(async (file) => {
-        try {
-          // Where there is such a mode, several tabs can read the same shard.
-          const handle = await (await this.folder.getFileHandle(file)).createSyncAccessHandle({ mode: 'read-only' });
-          const size = this.about[file]?.size;
-          if (size === undefined || handle.getSize() === size) this.handles.set(file, handle);
-          else handle.close();
-        } catch {
-          // In use elsewhere: read from the host instead.
-        }
-      }),
-    );
+    const there = new Set(await names(this.folder));
+    const open = async (file: string): Promise<void> => {
+      const handle = await (await this.folder.getFileHandle(file)).createSyncAccessHandle();
+      const size = this.about[file]?.size;
+      if (size === undefined || handle.getSize() === size) {
+        this.handles.set(file, handle);
+        return;
+      }
+      handle.close();
+      await this.folder.removeEntry(file + WHOLE);
+    };
+    const whole = [...there].filter((file) => there.has(file + WHOLE));
+    await Promise.all(whole.map((file) => open(file).catch(() => undefined)));
   }
 }
