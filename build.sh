@@ -7,7 +7,8 @@
 #   wheel     build the Python wheel into build/wheel
 #   web       build the static site into web/dist, without models
 #   demo      fetch and convert the demo models into web/dist/models
-#   bench     measure the demo models in the browser; prints a JSON object a line
+#   bench     measure the engine and its peers in the browser: [--only SECTION,...] [--shapes] [--json FILE]
+#             [--write-docs] [--threads N] [--rounds N], see tests/bench
 #   clean     remove what was built (not .venv and node_modules)
 #
 #   --port N      the port to serve on
@@ -234,8 +235,9 @@ run_tests() {
 
 run_bench() {
   find_chromium >/dev/null || need chromium chromium "Chromium or Chrome, from your system's packages"
+  need wat2wasm wabt "wabt, from your system's packages"
   install_missing
-  OXINFER_CHROMIUM=$(find_chromium) $PYTHON web/scripts/bench.py "$@"
+  OXINFER_CHROMIUM=$(find_chromium) $PYTHON -m tests.bench "$@"
 }
 
 # --- commands -------------------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
-from . import report, sections
+from . import docs, report, sections
 from .browser import DIST, ROOT, browser
 from .kernels import GEMM_TOKENS
 
@@ -45,7 +46,6 @@ def main() -> None:
     """Run the sections, one after the other; print, write, and say whether all targets hold by the exit status."""
     args = arguments()
     settings = sections.Settings(args.threads, args.rounds)
-    rows: list[report.Row] = []
     with browser(sections.links(), args.dist) as chromium:
         about = report.machine(chromium.version, args.threads, shlex.join(["./build.sh", "bench", *sys.argv[1:]]))
         about |= {
@@ -55,20 +55,33 @@ def main() -> None:
             "gemm_tokens": GEMM_TOKENS,
             "idle_s": sections.IDLE_S,
             "shape_context": sections.SHAPE_CONTEXT,
+            "shape_prompt": sections.SHAPE_PROMPT,
         }
+        kept: list[report.Row] = []
+        if args.only and args.json and args.json.exists():
+            before, kept = report.read_json(args.json)
+            about = joined(before, about)
+        rows: list[report.Row] = []
         for name in args.sections:
             print(f"measuring {name}", file=sys.stderr, flush=True)
             for row in sections.SECTIONS[name](chromium, settings):
                 print(f"  {' | '.join(row.cells())}", file=sys.stderr, flush=True)
                 rows.append(row)
     report.print_rows(rows)
+    rows = merged(kept, rows)
     if args.json:
-        if args.only and args.json.exists():
-            rows = merged(report.read_json(args.json)[1], rows)
         report.write_json(args.json, about, rows)
     if args.write_docs:
-        report.write_docs(ROOT / "docs" / "benchmarks.md", about, rows)
+        docs.write_docs(ROOT / "docs" / "benchmarks.md", about, rows)
     sys.exit(any(row.holds is False for row in rows))
+
+
+def joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """What two runs on one machine have in common, and both commands. Raises SystemExit if they differ."""
+    for key, value in now.items():
+        if key != "command" and before.get(key) != value:
+            raise SystemExit(f"--json: the file has {key} {before.get(key)!r}, this run {value!r}; name another file")
+    return {**now, "command": f"{before['command']}; {now['command']}"}
 
 
 def merged(old: list[report.Row], new: list[report.Row]) -> list[report.Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,26 +11,28 @@ from typing import Any
 from oxinfer_web.cli.serve import start
 from playwright.sync_api import BrowserContext, Page, sync_playwright
 
-from tests.browser.conftest import DIST, FLAGS, chromium
+from tests.browser.conftest import FLAGS, chromium
 
 ROOT = Path(__file__).resolve().parents[2]
+DIST = ROOT / "web" / "dist"
 BUILD = ROOT / "build" / "bench"
 PAGES = Path(__file__).parent / "pages"
-TIMEOUT_MS = 15 * 60 * 1000
+TIMEOUT_MS = 5 * 60 * 1000
+CALL = """([argument, ms]) => Promise.race([
+  window.FUNCTION(argument),
+  new Promise((_, reject) => setTimeout(() => reject(new Error('FUNCTION does not answer')), ms)),
+])"""
 PAUSE_MS = 300
 """Threads of a peer keep looking for work for a while after a call; nothing is timed until they sleep."""
 
 
-def make_site(dist: Path, links: dict[str, Path]) -> Path:
-    """A folder of links: what is in dist, npm's packages, the pages of this folder, and `links`."""
-    site = BUILD / "site"
-    shutil.rmtree(site, ignore_errors=True)
-    site.mkdir(parents=True)
+def fill_site(site: Path, dist: Path, links: dict[str, Path]) -> None:
+    """Links to what is in dist, npm's packages, the pages of this folder, and `links`."""
+    site.mkdir()
     places = {path.name: path for path in dist.iterdir() if not path.name.startswith(".")}
     places |= {"node_modules": ROOT / "web" / "node_modules", "pages": PAGES}
     for name, path in (places | links).items():
         (site / name).symlink_to(path.resolve())
-    return site
 
 
 class Browser:
@@ -41,6 +42,11 @@ class Browser:
         self._context, self._url = context, url
         self._blank = context.pages[0]  # the last page's end would be the browser's
         self.version = str(self._blank.evaluate("navigator.userAgent")).rsplit("Chrome/", 1)[-1].split()[0]
+
+    def rest(self, ms: float = PAUSE_MS) -> None:
+        """Let the machine come to rest, with no page in front."""
+        self._blank.bring_to_front()
+        self._blank.wait_for_timeout(ms)
 
     def open(self, path: str) -> Tab:
         """A page of the site, ready."""
@@ -58,8 +64,8 @@ class Tab:
         self._page = page
 
     def call(self, function: str, argument: Any = None) -> Any:
-        """What the page's function answers; raises playwright's Error with the page's own message."""
-        return self._page.evaluate(f"argument => window.{function}(argument)", argument)
+        """What the page's function answers. Raises playwright's Error with the page's message, or after TIMEOUT_MS."""
+        return self._page.evaluate(CALL.replace("FUNCTION", function), [argument, TIMEOUT_MS])
 
     def pause(self, ms: float = PAUSE_MS) -> None:
         """Let the machine come to rest, and this page come to the front."""
@@ -82,13 +88,14 @@ class Tab:
 @contextmanager
 def browser(links: dict[str, Path], dist: Path = DIST) -> Iterator[Browser]:
     """Chromium on the site; ended, and its profile deleted, when done."""
-    url, stop = start(make_site(dist, links))
-    profile = tempfile.mkdtemp(prefix="profile-", dir=BUILD)
-    try:
-        with sync_playwright() as playwright:
-            context = playwright.chromium.launch_persistent_context(profile, executable_path=chromium(), args=FLAGS)
-            yield Browser(context, url)
-            context.close()
-    finally:
-        stop()
-        shutil.rmtree(profile, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="run-", dir=BUILD, ignore_cleanup_errors=True) as folder:
+        site, profile = Path(folder) / "site", Path(folder) / "profile"
+        fill_site(site, dist, links)
+        url, stop = start(site)
+        try:
+            with sync_playwright() as playwright:
+                context = playwright.chromium.launch_persistent_context(profile, executable_path=chromium(), args=FLAGS)
+                yield Browser(context, url)
+                context.close()
+        finally:
+            stop()

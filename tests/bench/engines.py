@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,10 +17,18 @@ Speeds = dict[str, list[float]]
 """By name of a measure (prefill_tok_s, decode_tok_s, overhead_ms), its value in each round."""
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids, and the text that they are."""
+
+    ids: Sequence[int]
+    text: str = ""
+
+
 class Engine(Protocol):
     """A model that is loaded and waits."""
 
-    def measure(self, ids: Sequence[int], generate: int) -> Mapping[str, Any]:
+    def measure(self, prompt: Prompt, generate: int) -> Mapping[str, Any]:
         """prefill_tok_s and decode_tok_s, at least, of one pass."""
 
     def close(self) -> None:
@@ -37,15 +45,14 @@ class Ours:
         if self.info["threads"] != threads:
             raise RuntimeError(f"{model}: {self.info['threads']} threads run where {threads} were asked for")
 
-    def prompt(self, tokens: int) -> list[int]:
-        """The first ids of the prompt text."""
-        ids: list[int] = self.tab.call("oxinfer.promptIds", tokens)
-        return ids
+    def prompt(self, tokens: int) -> Prompt:
+        """The first tokens of the prompt text."""
+        return Prompt(**self.tab.call("oxinfer.prompt", tokens))
 
-    def measure(self, ids: Sequence[int], generate: int) -> Mapping[str, Any]:
+    def measure(self, prompt: Prompt, generate: int) -> Mapping[str, Any]:
         """One pass after one to warm up; overhead_ms and memory too."""
         self.tab.pause()
-        result: Mapping[str, Any] = self.tab.call("oxinfer.measure", {"ids": ids, "generate": generate})
+        result: Mapping[str, Any] = self.tab.call("oxinfer.measure", {"ids": prompt.ids, "generate": generate})
         return result
 
     def close(self) -> None:
@@ -62,11 +69,11 @@ class Wllama:
         options = {"model": model, "threads": threads, "context": context}
         self.load_ms = float(self._tab.call("load", options))
 
-    def measure(self, ids: Sequence[int], generate: int) -> Mapping[str, Any]:
-        """One pass. Raises RuntimeError if wllama made something else of the prompt."""
+    def measure(self, prompt: Prompt, generate: int) -> Mapping[str, Any]:
+        """One pass. Raises RuntimeError if wllama made another number of tokens of the prompt's text."""
         self._tab.pause()
-        result: Mapping[str, Any] = self._tab.call("measure", {"ids": ids, "generate": generate})
-        if (result["prompt_tokens"], result["generated_tokens"]) != (len(ids), generate):
+        result: Mapping[str, Any] = self._tab.call("measure", {"prompt": prompt.text, "generate": generate})
+        if (result["prompt_tokens"], result["generated_tokens"]) != (len(prompt.ids), generate):
             raise RuntimeError(f"wllama took {result['prompt_tokens']} tokens and gave {result['generated_tokens']}")
         return result
 
@@ -93,9 +100,9 @@ class Native:
         result: Mapping[str, Any] = json.loads(answer)
         return result
 
-    def measure(self, ids: Sequence[int], generate: int) -> Mapping[str, Any]:
+    def measure(self, prompt: Prompt, generate: int) -> Mapping[str, Any]:
         """One pass."""
-        return self._ask({"ids": list(ids), "generate": generate})
+        return self._ask({"ids": prompt.ids, "generate": generate})
 
     def close(self) -> None:
         """End the process."""
@@ -111,22 +118,19 @@ def native_python() -> str | None:
     return python if found else None
 
 
-def in_turns(engines: Mapping[str, Engine], ids: Sequence[int], generate: int, rounds: int) -> dict[str, Speeds]:
+def in_turns(
+    engines: Mapping[str, Engine], short: Prompt, prompt: Prompt, generate: int, rounds: int
+) -> dict[str, Speeds]:
     """Measure every engine once a round: the machine's own ups and downs then meet all of them alike.
 
-    A first, short pass that does not count lets each of them settle.
+    A first pass over the short prompt does not count: it lets each of them settle.
     """
     out: dict[str, Speeds] = {name: {} for name in engines}
     for engine in engines.values():
-        engine.measure(ids[:64], 8)
+        engine.measure(short, 8)
     for _ in range(rounds):
         for name, engine in engines.items():
-            for measure, value in engine.measure(ids, generate).items():
+            for measure, value in engine.measure(prompt, generate).items():
                 if isinstance(value, int | float):
                     out[name].setdefault(measure, []).append(float(value))
     return out
-
-
-def median(values: Sequence[float]) -> float:
-    """The middle one."""
-    return statistics.median(values)

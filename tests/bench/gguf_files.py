@@ -33,7 +33,7 @@ def cache_folder() -> Path:
 
 
 def gguf_of(model_id: str) -> Path:
-    """A demo model's weights in Q4_0 or Q8_0, whichever its own precision corresponds to; made once, from its source."""
+    """A demo model's weights in Q4_0 or Q8_0, as its own precision is; made once, from its source."""
     demo = _demo()
     model = next(m for m in demo.MODELS if m.id == model_id)
     kind = FORMATS[model.quant]

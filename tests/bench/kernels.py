@@ -1,4 +1,4 @@
-"""The matrix kernels that ship, alone: beside the speed at which the machine reads memory, and beside onnxruntime-web."""
+"""The matrix kernels that ship, alone: beside plain reading of memory, and beside onnxruntime-web."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from oxinfer_web.records import BARRIER, Quant, State, encode, padded_rows, quan
 
 from .browser import Browser, Tab
 
+KERNELS, READER = "../kernels/relaxed-shared.wasm", "../read.wasm"
 COLUMNS = 2048
 NOISE = None
 SCALE_WORD = {Quant.Q8: 0x3C000000, Quant.Q4: 0x20002000}
@@ -33,11 +34,8 @@ class Lab:
 
     def __init__(self, tab: Tab, threads: int) -> None:
         self._tab = tab
-        self._top = int(
-            tab.call(
-                "start", {"kernels": "../kernels/relaxed-shared.wasm", "reader": "../read.wasm", "threads": threads}
-            )
-        )
+        options = {"kernels": KERNELS, "reader": READER, "threads": threads}
+        self._top = int(tab.call("start", options))
 
     def alloc(self, nbytes: int) -> int:
         """Address of nbytes, a multiple of 128."""
@@ -74,10 +72,9 @@ class Lab:
     def linear(self, quant: Quant, rows: int, tokens: int) -> Program:
         """y f32 [tokens, rows] = x [tokens, COLUMNS] times a repacked random weight, x being quantized already."""
         assert rows == padded_rows(rows)
-        values = self.fill(rows * COLUMNS // (2 if quant == Quant.Q4 else 1), NOISE)
-        scales = self.fill(
-            weight_bytes(quant, rows) - rows * COLUMNS // (2 if quant == Quant.Q4 else 1), SCALE_WORD[quant]
-        )
+        value_bytes = rows * COLUMNS // (2 if quant == Quant.Q4 else 1)
+        values = self.fill(value_bytes, NOISE)
+        scales = self.fill(weight_bytes(quant, rows) - value_bytes, SCALE_WORD[quant])
         weight = {"rows": rows, "cols": COLUMNS, "quant": quant}
         self.run(self.program(encode("REPACK", BARRIER, values=values, scales=scales, **weight)))
         x, x_q = self.fill(4 * tokens * COLUMNS, 0x3F800000), self.alloc(tokens * quantized_bytes(COLUMNS))

@@ -1,4 +1,4 @@
-"""Rows of the benchmark: what was measured, what it is compared with, what must hold; as a table, as JSON, as a page."""
+"""Rows of the benchmark: what was measured, what it is compared with, what must hold; as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -111,62 +111,3 @@ def read_json(path: Path) -> tuple[dict[str, Any], list[Row]]:
 def _row(entry: dict[str, Any]) -> Row:
     known = {k: v for k, v in entry.items() if k not in ("value", "holds")}
     return Row(**{**known, "ours": tuple(entry["ours"]), "other": tuple(entry["other"])})
-
-
-INTRODUCTION = """# Benchmarks
-
-Written by `./build.sh bench --write-docs`; do not edit.
-
-{cpu}, {cores} cores, {system}, Chromium {chromium} (headless), {threads} threads unless a row says otherwise, the
-relaxed-SIMD build. Command: `{command}`.
-
-Every figure is the median of {rounds} rounds. What is compared is loaded at the same time in the same browser and measured in turns, so
-that the machine's ups and downs meet both alike; a ratio is that of the two medians.
-"""
-SECTIONS = {
-    "speed": """## Models
-
-A prompt of {prompt} tokens, then {generate} tokens, greedy. wllama and llama.cpp run a GGUF file that has the same source weights with
-every matrix in Q4_0 or Q8_0, as ours has them in Q4 or Q8; they get the same token ids and number of threads. wllama
-is npm's `@wllama/wllama`, whose figures are those llama.cpp reports for the request. llama.cpp is `llama-cpp-python`,
-native code with all that the CPU offers. "Python and JavaScript" is what of a decoded token's time is spent outside
-the kernels.""",
-    "threads": """## Threads
-
-The same pass with two threads and with one.""",
-    "context": """## Context
-
-Speed of the tokens after a long prompt, beside that after a short one.""",
-    "kernels": """## Kernels
-
-The kernels that ship, on random weights, called as a program calls them. A matrix times one vector reads 302 MB of
-values and scales; beside it, the speed at which a loop of plain 128-bit loads reads as much, with the same threads.
-A matrix times {gemm_tokens} vectors, [2048, 32768] in Q4, is beside the MatMulNBits operator of npm's `onnxruntime-web` with int8
-activations. An operation is a multiplication or an addition.""",
-    "start": """## Start
-
-From opening the page to the first token of an answer: Pyodide, kernels, tokenizer and model, which an earlier visit
-has left in the browser. Beside it, wllama's `loadModel` alone, with the file already in the page's memory.""",
-    "idle": """## Idle
-
-CPU time of the page's process, all workers included, over {idle_s} s that begin {idle_s} s after an answer.""",
-    "shapes": """## Large models
-
-Random weights in the real models' shapes, Q4, a context of {shape_context} tokens; the per-layer tables stay on the host.
-Memory is all that the kernels hold: weights, KV cache, buffers.""",
-}
-
-
-def write_docs(path: Path, about: dict[str, Any], rows: Sequence[Row]) -> None:
-    """The page, from what was measured."""
-    text = [INTRODUCTION.format(**about)]
-    for section, introduction in SECTIONS.items():
-        of_it = [row for row in rows if row.section == section]
-        if of_it:
-            text += [introduction.format(**about), "", _markdown(of_it)]
-    path.write_text("\n".join(text))
-
-
-def _markdown(rows: Sequence[Row]) -> str:
-    lines = [HEADINGS, ("---",) * len(HEADINGS), *(row.cells() for row in rows)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import kernels
 from .browser import BUILD, PAGES, ROOT, Browser
-from .engines import Engine, Native, Ours, Speeds, Wllama, in_turns, native_python
+from .engines import Engine, Native, Ours, Prompt, Wllama, in_turns, native_python
 from .gguf_files import cache_folder, gguf_of
 from .make_shape import make_shape
 from .onnx_model import write_matmul_q4
@@ -55,10 +55,6 @@ MODELS = {
 }
 
 
-def _medians(speeds: Speeds, name: str) -> tuple[float, ...]:
-    return tuple(speeds[name])
-
-
 def speed(browser: Browser, settings: Settings) -> Iterator[Row]:
     """Decode and prefill beside wllama and native llama.cpp."""
     python = native_python()
@@ -71,7 +67,7 @@ def speed(browser: Browser, settings: Settings) -> Iterator[Row]:
         }
         if python:
             engines["llama.cpp"] = Native(python, gguf, settings.threads, PEER_CONTEXT)
-        results = in_turns(engines, ours.prompt(PROMPT_TOKENS), GENERATE, settings.rounds)
+        results = in_turns(engines, ours.prompt(SHORT_PROMPT), ours.prompt(PROMPT_TOKENS), GENERATE, settings.rounds)
         for engine in engines.values():
             engine.close()
         for measure, wllama, native in (
@@ -98,7 +94,8 @@ def threads(browser: Browser, settings: Settings) -> Iterator[Row]:
     """Two threads beside one."""
     for model in ("gemma3-270m-q4", "gemma3-270m-q8"):
         engines = {f"{n}": Ours(browser, f"models/{model}", n, maxContext=PEER_CONTEXT) for n in (1, 2)}
-        results = in_turns(engines, engines["1"].prompt(PROMPT_TOKENS), GENERATE, settings.rounds)
+        short, prompt = (engines["1"].prompt(n) for n in (SHORT_PROMPT, PROMPT_TOKENS))
+        results = in_turns(engines, short, prompt, GENERATE, settings.rounds)
         for engine in engines.values():
             engine.close()
         for measure in ("decode", "prefill"):
@@ -109,12 +106,12 @@ def threads(browser: Browser, settings: Settings) -> Iterator[Row]:
 def context(browser: Browser, settings: Settings) -> Iterator[Row]:
     """Decode after a long prompt beside decode after a short one."""
     engine = Ours(browser, "models/gemma3-270m-q8", settings.threads, maxContext=LONG_PROMPT + GENERATE)
-    ids = engine.prompt(LONG_PROMPT)
-    engine.measure(ids[:SHORT_PROMPT], GENERATE)
+    prompts = [engine.prompt(n) for n in (SHORT_PROMPT, LONG_PROMPT)]
+    engine.measure(prompts[0], GENERATE)
     short, long = [], []
     for _ in range(settings.rounds):
-        short.append(engine.measure(ids[:SHORT_PROMPT], GENERATE)["decode_tok_s"])
-        long.append(engine.measure(ids, GENERATE)["decode_tok_s"])
+        short.append(engine.measure(prompts[0], GENERATE)["decode_tok_s"])
+        long.append(engine.measure(prompts[1], GENERATE)["decode_tok_s"])
     engine.close()
     measure = f"decode at {LONG_PROMPT} tokens, gemma3-270m-q8"
     yield Row("context", measure, "tok/s", tuple(long), f"at {SHORT_PROMPT}", tuple(short), 0.7)
@@ -136,10 +133,11 @@ def start(browser: Browser, settings: Settings) -> Iterator[Row]:
     request = {"model": f"models/{model}", "threads": settings.threads, "prompt": QUESTION}
     loads, firsts, peers = [], [], []
     for visit in range(settings.rounds + 1):
+        browser.rest()
         tab = browser.open("bench.html")
-        tab.pause()
         times = tab.call("oxinfer.firstToken", request)
         tab.close()
+        browser.rest()
         peer = Wllama(browser, f"../gguf/{gguf_of(model).name}", settings.threads, PEER_CONTEXT)
         peer.close()
         if visit:  # the first one brings the model into the browser
@@ -167,11 +165,11 @@ def idle(browser: Browser, settings: Settings) -> Iterator[Row]:
 def shapes(browser: Browser, settings: Settings) -> Iterator[Row]:
     """Memory and speed of models too large to ship."""
     rng = random.Random(0)
-    ids = [rng.randrange(1000, 100_000) for _ in range(SHAPE_PROMPT)]
+    prompt = Prompt([rng.randrange(1000, 100_000) for _ in range(SHAPE_PROMPT)])
     for name, memory, decode, prefill in (("e2b", 1.7, 9, 60), ("e4b", 3.2, None, None)):
         make_shape_once(name)
         engine = Ours(browser, f"shapes/{name}", settings.threads, maxContext=SHAPE_CONTEXT, tokenizer=False)
-        passes = [engine.measure(ids, GENERATE // 2) for _ in range(settings.rounds)]
+        passes = [engine.measure(prompt, GENERATE // 2) for _ in range(settings.rounds)]
         engine.close()
         speeds = {m: tuple(p[f"{m}_tok_s"] for p in passes) for m in ("decode", "prefill")}
         yield Row(

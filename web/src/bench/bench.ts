@@ -96,8 +96,11 @@ const api = {
     return held.info;
   },
 
-  /** The first `count` ids of the prompt text. */
-  promptIds: async (count: number): Promise<number[]> => (await opened().encode(promptText(count))).slice(0, count),
+  /** The first `count` ids of the prompt text, and the text that they are. */
+  prompt: async (count: number): Promise<{ ids: number[]; text: string }> => {
+    const ids = (await opened().encode(promptText(count))).slice(0, count);
+    return { ids, text: (await opened().pieces(ids)).join('') };
+  },
 
   /** Speed of the open model over one pass, after one to warm up. */
   measure: async (request: { ids: number[]; generate: number }): Promise<BenchResult & Stats> => ({
