@@ -18,7 +18,7 @@ from .kv import KVCache, KVMemory
 from .models import Model, load_model
 from .program import Arena, Recorder, Recording
 from .records import SKIP_ROW, KVType, State, attention_scratch_bytes, topk_scratch_bytes
-from .runtime import Progress, Rows, Runtime
+from .runtime import OneToken, Progress, Rows, Runtime
 from .session import Candidates, Floats, Want, floats
 from .table import Table
 from .weights import Weights
@@ -42,8 +42,7 @@ class Engine:
         self.max_context, self.chunk = max_context, min(chunk, max_context)
         self.profile = False
         """Whether `step` times each kind of op; it then runs record by record, which costs a little."""
-        self.prof: dict[str, float] = {"kernels": 0.0, "stage": 0.0}
-        """Seconds in the kernels and in staging table rows; with `profile`, in each kind of op too."""
+        self._kinds: dict[str, float] = {}
         self._kv = KVMemory(runtime, self.config, kv, max_context, self.chunk)
         self._kv_type = kv
         self._weights = Weights(runtime, model)
@@ -53,6 +52,7 @@ class Engine:
         self.tables: dict[str, Table] = {}
         """The tables that stay on the host, by name."""
         self._rows: list[tuple[Rows, int, int, bool]] = []
+        self._one_token: OneToken | None = None
         self._arena = self._make_arena(resident)
 
     @classmethod
@@ -85,6 +85,11 @@ class Engine:
     def streamed_bytes(self) -> int:
         """Bytes that one decoded token reads from memory: all linear weights, the head, the norms."""
         return self._weights.streamed_bytes
+
+    @property
+    def prof(self) -> dict[str, float]:
+        """Seconds in the kernels so far, and, where `profile` was on, in each kind of op."""
+        return {"kernels": self.runtime.kernel_seconds(), **self._kinds}
 
     def memory(self) -> dict[str, int]:
         """Bytes of kernel memory: weights, kv (pages so far), buffers (activations, programs, staged rows), total."""
@@ -120,12 +125,18 @@ class Engine:
         self._kv.reserve(cache, pos + n)
         self._kv.bind(cache)
         recording = self._every if want == Want.HIDDEN else self._last
-        start = time.perf_counter()
         self._stage(ids, given, recording)
-        self.prof["stage"] += time.perf_counter() - start
         self._run(recording, n, pos, recording.body if want == Want.CACHE else recording.length)
         if given:
             self._reset_slots()
+
+    def advance(self, cache: KVCache, token: int, pos: int) -> bool:
+        """See Backend."""
+        if self._one_token is None or self.profile:
+            return False
+        self._kv.reserve(cache, pos + 1)
+        self._kv.bind(cache)
+        return self._one_token(token, pos)
 
     def hidden(self, n: int) -> Floats:
         """See Backend."""
@@ -232,6 +243,9 @@ class Engine:
         plans = ((last, logits), (every, hidden), (head, rows))
         buffers = self._alloc(max(recorder.plan(out) for recorder, out in plans))
         self._last, self._every, self._head = (recorder.finish(self.runtime, out, buffers) for recorder, out in plans)
+        if self._rows:
+            tables = [(rows, values, scales) for rows, values, scales, _ in self._rows]
+            self._one_token = self.runtime.one_token(tables, self._last.address, self._last.length, self._arena.state)
 
     def _stage(self, ids: Sequence[int], given: Mapping[int, Floats], recording: Recording) -> None:
         """Bring the tokens' table rows, and embeddings given by the caller, to where the program reads them."""
@@ -261,19 +275,17 @@ class Engine:
 
     def _run(self, recording: Recording, n: int, pos: int, end: int) -> None:
         self.runtime.write_words(self._arena.state, n, pos)
-        start = time.perf_counter()
         if self.profile:
             self._run_timed(recording, end)
         else:
             self.runtime.run(recording.address, 0, end, self._arena.state)
-        self.prof["kernels"] += time.perf_counter() - start
 
     def _run_timed(self, recording: Recording, end: int) -> None:
         for first, last, kind in recording.groups:
             if first < end:
                 start = time.perf_counter()
                 self.runtime.run(recording.address, first, min(last, end), self._arena.state)
-                self.prof[kind] = self.prof.get(kind, 0.0) + time.perf_counter() - start
+                self._kinds[kind] = self._kinds.get(kind, 0.0) + time.perf_counter() - start
 
     def _head_steps(self, hidden: Floats, rows: int) -> Iterator[int]:
         """Run the head over the first `rows` hidden states, HEAD_ROWS at a time; yields how many rows each time."""

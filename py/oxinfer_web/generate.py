@@ -28,8 +28,9 @@ async def generate(
     ends = set(session.backend.model.config.eos_token_ids if stop is None else stop)
     feed: Sequence[int] = prompt
     for _ in range(max_tokens):
-        await session.fetch(feed)
-        session.forward(feed)
+        if len(feed) != 1 or not session.advance(feed[0]):
+            await session.fetch(feed)
+            session.forward(feed)
         token = sampler.choose(session)
         if token in ends:
             return

@@ -76,6 +76,11 @@ class Reference:
         if want == Want.LOGITS:
             self._logits = self.logits_of(self._hidden[-1:])
 
+    def advance(self, cache: NumpyCache, token: int, pos: int) -> bool:
+        """See Backend."""
+        self.step(cache, [token], pos, Want.LOGITS, {})
+        return True
+
     def hidden(self, n: int) -> F32:
         """The last step's hidden states, [n, hidden] f32. Needs Want.HIDDEN."""
         return self._hidden

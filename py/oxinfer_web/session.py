@@ -70,6 +70,9 @@ class Backend(Protocol):
     def step(self, cache: Cache, ids: Sequence[int], pos: int, want: Want, given: Mapping[int, Floats]) -> None:
         """Run at most `chunk` tokens at positions pos, pos + 1, ...; given: embeddings [hidden] by index into ids."""
 
+    def advance(self, cache: Cache, token: int, pos: int) -> bool:
+        """Run one token for its logits, the quickest way; False, and nothing done, where that way is not open."""
+
     def hidden(self, n: int) -> Floats:
         """Hidden states [n, hidden] of the last step, which had n tokens and wanted HIDDEN."""
 
@@ -105,7 +108,8 @@ class Session:
         self.tokens: list[int] = []
         """The tokens fed so far (the pad token where an embedding was given)."""
         self.prof = {"steps": 0.0, "tokens": 0.0, "forward": 0.0, "fetch": 0.0}
-        """Seconds in `forward` and in `fetch`, and what they did. The backend's own `prof` splits `forward` further."""
+        """Seconds in `forward` and in `fetch`, and what they did (`advance`, which has no time for it, is not counted).
+        The engine's `prof` tells how much of it the kernels took."""
         self._cache: Cache = None  # made when the first token is fed
         self._given: dict[int, Floats] = {}
         self._done = 0  # positions that are in the caches; below len(tokens) after a truncation that has to feed again
@@ -131,6 +135,23 @@ class Session:
         HostError for rows that have not been fetched. After an error the session is as it was before.
         """
         self._feed(ids, given, Want.LOGITS)
+
+    def advance(self, token: int) -> bool:
+        """Feed one token, as decoding does again and again, if all it needs is at hand.
+
+        False, and nothing done, if not: then `await fetch([token])` and `forward([token])`, which also says what may be
+        wrong with the token.
+        """
+        position = len(self.tokens)
+        backend = self.backend
+        if self._done != position or self._cache is None or position >= backend.max_context:
+            return False
+        if not 0 <= token < backend.model.config.vocab_size or not backend.advance(self._cache, token, position):
+            return False
+        self.tokens.append(token)
+        self._done = position + 1
+        self._written = max(self._written, position + 1)
+        return True
 
     def forward_hidden(self, ids: Sequence[int], given: Mapping[int, Floats] | None = None) -> Floats:
         """Feed tokens as `forward` does and return their hidden states after the final norm, f32 [len(ids), hidden]."""

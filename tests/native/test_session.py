@@ -207,3 +207,18 @@ def test_pages_are_used_again(fixtures: Path) -> None:
         session.close()
         sizes.append(engine.memory()["kv"])
     assert sizes[1] == sizes[2]
+
+
+@pytest.mark.parametrize("case", TINY)
+def test_advance_is_forward_for_one_token(case: str, engines: dict) -> None:
+    a, b = ox.Session(engines[case]), ox.Session(engines[case])
+    assert not a.advance(5)  # nothing has been fed: the general way has to begin
+    for session in (a, b):
+        session.forward(ids(10))
+    for token in ids(4, 1):
+        assert a.advance(token)
+        b.forward([token])
+    assert (logits(a) == logits(b)).all() and a.tokens == b.tokens
+    assert not a.advance(512) and not a.advance(-1) and a.position == 14
+    a.truncate(12)
+    assert a.advance(7) and a.position == 13

@@ -67,6 +67,10 @@ class Rows(Protocol):
         """The value and scale bytes of one row. Raises HostError for a row that has to be fetched first."""
 
 
+OneToken = Callable[[int, int], bool]
+"""Called as step(token, position): runs one token, or does nothing and says False if its rows have to be fetched."""
+
+
 class Runtime(Protocol):
     """Kernel memory, the kernels, and the way checkpoint bytes get there."""
 
@@ -84,7 +88,7 @@ class Runtime(Protocol):
         """A copy of kernel memory."""
 
     def write_words(self, addr: int, a: int, b: int) -> None:
-        """Write two u32 at addr: a step's state. Made for every token, so it is a call of its own."""
+        """Write two u32 at addr: a step's state."""
 
     def read_word(self, addr: int) -> int:
         """The u32 at addr."""
@@ -94,6 +98,13 @@ class Runtime(Protocol):
 
     def run(self, ops: int, first: int, last: int, state: int) -> None:
         """Run records [first, last) of the program at address `ops` on all threads; returns when all are done."""
+
+    def one_token(self, tables: Sequence[tuple[Rows, int, int]], ops: int, last: int, state: int) -> OneToken:
+        """Prepare the step of a single token, which is what decoding repeats: its rows to their places (tables: rows,
+        address of values, address of scales), its position to `state`, and records [0, last) run."""
+
+    def kernel_seconds(self) -> float:
+        """Seconds spent in the kernels since the start."""
 
     async def load(self, items: Sequence[LoadItem], progress: Progress | None = None) -> None:
         """Bring tensors into kernel memory. Raises HostError or CheckpointError, naming the file."""

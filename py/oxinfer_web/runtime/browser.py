@@ -27,7 +27,7 @@ from ..checkpoint import (
 )
 from ..config import TextConfig
 from ..errors import CheckpointError, ConfigError, HostError, OxinferError
-from . import HostTable, LoadItem, Progress
+from . import HostTable, LoadItem, OneToken, Progress, Rows
 
 
 def ours(e: Any) -> Exception:
@@ -94,6 +94,28 @@ class BrowserRuntime:
         except JsException as e:
             raise ours(e) from None
 
+    def one_token(self, tables: Sequence[tuple[Rows, int, int]], ops: int, last: int, state: int) -> OneToken:
+        """See Runtime: JavaScript does all of it in one call."""
+        plan = {
+            "tables": [{"rows": rows.number, "values": v, "scales": s} for rows, v, s in tables],  # type: ignore[attr-defined]
+            "ops": ops,
+            "last": last,
+            "state": state,
+        }
+        call = self._host.oneToken(json.dumps(plan))
+
+        def step(token: int, position: int) -> bool:
+            try:
+                return bool(call(token, position))
+            except JsException as e:
+                raise ours(e) from None
+
+        return step
+
+    def kernel_seconds(self) -> float:
+        """Seconds spent in the kernels since the start."""
+        return float(self._host.kernelSeconds())
+
     async def load(self, items: Sequence[LoadItem], progress: Progress | None = None) -> None:
         """Bring tensors into kernel memory; without `progress` the page itself is told. Raises HostError."""
         plan = json.dumps(
@@ -135,6 +157,8 @@ class BrowserRows:
     def __init__(self, rows: Any, table: HostTable) -> None:
         """rows: what the host's `openRows` gave."""
         self._rows = rows
+        self.number: int = rows.number
+        """By which the host knows this table."""
         self._row_bytes = table.row_bytes
 
     async def fetch(self, ids: Sequence[int]) -> None:

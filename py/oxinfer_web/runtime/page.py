@@ -137,6 +137,7 @@ class Page:
     async def _greedy(self, n: int) -> list[int]:
         tokens = [self._session.likeliest()]
         while len(tokens) < n:
-            await self._feed(tokens[-1:])
+            if not self._session.advance(tokens[-1]):
+                await self._feed(tokens[-1:])
             tokens.append(self._session.likeliest())
         return tokens

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 from ..checkpoint import TensorRef
 from ..errors import CheckpointError, HostError, KernelError
 from ..records import MAX_THREADS, State
-from . import HostTable, LoadItem, Progress
+from . import HostTable, LoadItem, OneToken, Progress, Rows
 
 KERNELS = ("relaxed", "simd")
 WASM_PAGE = 65536
@@ -67,6 +68,7 @@ class WasmtimeRuntime:
         self.threads = threads
         self._folder = Path(folder)
         self._stats = {"requests": 0, "bytes": 0, "rows": 0}
+        self._seconds = 0.0
         path = find_kernels(kernel, kernels_dir)
         try:
             import wasmtime
@@ -142,12 +144,30 @@ class WasmtimeRuntime:
 
     def run(self, ops: int, first: int, last: int, state: int) -> None:
         """Run records [first, last) of the program at address `ops`, on all threads. Raises KernelError for a trap."""
+        start = time.perf_counter()
         if self.threads == 1:
             self._call("run", ops, first, last, state, 0, 1)
-            return
-        for i in range(first, last):
-            for tid in range(self.threads):
-                self._call("phase", ops, i, state, tid, self.threads)
+        else:
+            for i in range(first, last):
+                for tid in range(self.threads):
+                    self._call("phase", ops, i, state, tid, self.threads)
+        self._seconds += time.perf_counter() - start
+
+    def one_token(self, tables: Sequence[tuple[Rows, int, int]], ops: int, last: int, state: int) -> OneToken:
+        """See Runtime; rows are always at hand here."""
+
+        def step(token: int, position: int) -> bool:
+            for rows, values, scales in tables:
+                rows.stage((token,), values, scales)
+            self.write_words(state, 1, position)
+            self.run(ops, 0, last, state)
+            return True
+
+        return step
+
+    def kernel_seconds(self) -> float:
+        """Seconds spent in the kernels since the start."""
+        return self._seconds
 
     def _call(self, name: str, *args: int) -> None:
         try:

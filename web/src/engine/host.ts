@@ -15,10 +15,20 @@ type Ids = number | string;
 
 /** One open host table. */
 export interface JsRows {
+  /** By which `oneToken` knows it. */
+  number: number;
   held(ids: Ids): boolean;
   fetch(ids: Ids): Promise<void>;
   stage(ids: Ids, values: number, scales: number): void;
   row(id: number): Uint8Array;
+}
+
+/** The step of a single token: its rows' places, and the program. */
+interface OneToken {
+  tables: { rows: number; values: number; scales: number }[];
+  ops: number;
+  last: number;
+  state: number;
 }
 
 export interface Host {
@@ -30,6 +40,8 @@ export interface Host {
   readWord(addr: number): number;
   copy(dst: number, src: number, nbytes: number): void;
   run(ops: number, first: number, last: number, state: number): void;
+  kernelSeconds(): number;
+  oneToken(plan: string): (token: number, position: number) => boolean;
   text(file: string): Promise<string | undefined>;
   index(): Promise<string | undefined>;
   header(file: string): Promise<Header>;
@@ -45,6 +57,7 @@ export function createHost(
   kernels: Kernels,
   onProgress: Progress,
 ): Host {
+  const opened: Rows[] = [];
   const stats: HostStats = { requests: 0, bytes: 0, rows: 0 };
   const list = (ids: Ids): number[] => (typeof ids === 'number' ? [ids] : (JSON.parse(ids) as number[]));
   return {
@@ -63,13 +76,29 @@ export function createHost(
     run: (ops, first, last, state) => {
       kernels.run(ops, first, last, state);
     },
+    kernelSeconds: () => kernels.seconds,
+    oneToken: (plan) => {
+      const { tables, ops, last, state } = JSON.parse(plan) as OneToken;
+      const places = tables.map(({ rows, values, scales }) => ({ rows: opened[rows], values, scales }));
+      return (token, position) => {
+        const ids = [token];
+        for (const { rows } of places) if (!rows?.held(ids)) return false;
+        for (const { rows, values, scales } of places) rows?.stage(ids, values, scales);
+        kernels.words[state / 4] = 1;
+        kernels.words[state / 4 + 1] = position;
+        kernels.run(ops, 0, last, state);
+        return true;
+      };
+    },
     text: (file) => source.text(file),
     index: () => source.indexText(),
     header: (file) => source.header(file),
     load: (items, progress = onProgress) => load(source, store, kernels, JSON.parse(items) as LoadItem[], progress),
     openRows: (table) => {
       const rows = new Rows(source, store, kernels, JSON.parse(table) as HostTable, stats);
+      const number = opened.push(rows) - 1;
       return {
+        number,
         held: (ids) => rows.held(list(ids)),
         fetch: (ids) => rows.fetch(list(ids)),
         stage: (ids, values, scales) => {

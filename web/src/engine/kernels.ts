@@ -51,6 +51,8 @@ export function createMemory(shared: boolean): WebAssembly.Memory {
 export class Kernels {
   private heap: number;
   private view: Uint8Array;
+  /** Spent in `run` so far. */
+  seconds = 0;
   /** All of the memory as u32, a new array whenever `bytes` is. */
   words: Uint32Array;
 
@@ -82,6 +84,12 @@ export class Kernels {
 
   /** Run records [first, last) of a program on all threads. Throws KernelError if a thread has died. */
   run(ops: number, first: number, last: number, state: number): void {
+    const start = performance.now();
+    this.dispatch(ops, first, last, state);
+    this.seconds += (performance.now() - start) / 1000;
+  }
+
+  private dispatch(ops: number, first: number, last: number, state: number): void {
     if (this.threads === 1) this.exports.run(ops, first, last, state, 0, 1);
     else if (this.exports.dispatch(ops, first, last, state, this.threads) !== 0)
       throw kernelError('a kernel thread has stopped answering; load the model again, or use one thread');
