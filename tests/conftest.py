@@ -11,3 +11,8 @@ from support import FIXTURES
 @pytest.fixture
 def fixtures() -> Path:
     return FIXTURES
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browser tests last: they take longest, and Playwright leaves an event loop running in the tests' thread."""
+    items.sort(key=lambda item: "browser" in item.path.parts)

@@ -70,12 +70,7 @@ def start(
         await web.TCPSite(runner, host, port).start()
         return int(runner.addresses[0][1])
 
-    try:
-        actual = loop.run_until_complete(listen())
-    except OSError as e:
-        loop.run_until_complete(runner.cleanup())
-        loop.close()
-        raise OxinferError(f"cannot listen on {host}:{port} ({e.strerror or e}); choose another --port") from None
+    # Everything happens on the thread's own loop: the caller may have one running.
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
 
@@ -84,6 +79,12 @@ def start(
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+    try:
+        actual = asyncio.run_coroutine_threadsafe(listen(), loop).result()
+    except OSError as e:
+        stop()
+        raise OxinferError(f"cannot listen on {host}:{port} ({e.strerror or e}); choose another --port") from None
 
     return f"http://{f'[{host}]' if ':' in host else host}:{actual}/", stop
 
