@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from oxinfer_web.checkpoint import TensorRef
 from oxinfer_web.errors import CheckpointError, HostError, KernelError
-from oxinfer_web.generate import finish
+from oxinfer_web.generate import finish as result_of
 from oxinfer_web.records import BARRIER, Quant, encode, padded_rows
 from oxinfer_web.runtime import HostTable, LoadItem, Segment
 from oxinfer_web.runtime.wasmtime import WasmtimeRuntime, find_kernels
@@ -58,7 +58,7 @@ def test_load(tmp_path: Path, threads: int) -> None:
     runtime.write(finish, record)
     item = LoadItem("w", (Segment("one", 4, 12, addr), Segment("two", 0, 18, addr + 12)), finish)
     seen: list[tuple[int, int]] = []
-    finish(runtime.load([item], lambda done, total: seen.append((done, total))))
+    result_of(runtime.load([item], lambda done, total: seen.append((done, total))))
     assert seen == [(12, 30), (30, 30)]
     repacked = np.frombuffer(runtime.read(addr, 48), np.uint16).reshape(2, 3, 4)
     rows = repacked.transpose(0, 2, 1).reshape(8, 3)
@@ -72,7 +72,7 @@ def test_load_names_the_file(runtime: WasmtimeRuntime) -> None:
         (Segment("b.safetensors", 0, 1, addr), "b.safetensors: cannot be opened"),
     ):
         with pytest.raises(CheckpointError, match=message):
-            finish(runtime.load([LoadItem("t", (segment,))]))
+            result_of(runtime.load([LoadItem("t", (segment,))]))
 
 
 def test_rows(runtime: WasmtimeRuntime) -> None:
@@ -83,7 +83,7 @@ def test_rows(runtime: WasmtimeRuntime) -> None:
 
     values, scales = ((0, part(0, 3, 16)), (3, part(100, 2, 16))), ((0, part(60, 5, 2)),)
     rows = runtime.open_rows(HostTable("t", 5, 16, 2, values, scales))
-    finish(rows.fetch([4, 0]))
+    result_of(rows.fetch([4, 0]))
     assert rows.row(2) == (bytes(range(32, 48)), bytes([64, 65]))
     at, scale_at = runtime.alloc(48), runtime.alloc(6)
     rows.stage([4, 0, 4], at, scale_at)
@@ -91,7 +91,7 @@ def test_rows(runtime: WasmtimeRuntime) -> None:
     assert runtime.read(scale_at, 6) == bytes([68, 69, 60, 61, 68, 69])
     assert runtime.host_stats() == {"requests": 8, "bytes": 4 * 18, "rows": 4}
     with pytest.raises(HostError, match="no row 5"):
-        finish(rows.fetch([5]))
+        result_of(rows.fetch([5]))
 
 
 def test_rows_without_scales(runtime: WasmtimeRuntime) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import oxinfer_web as ox
 import pytest
 from oxinfer_web.checkpoint import INDEX, Checkpoint
-from oxinfer_web.generate import finish
+from oxinfer_web.generate import finish as result_of
 from oxinfer_web.quant import dequantize_q4, dequantize_q8, from_bf16, quantize_q4, quantize_q8, to_bf16
 from oxinfer_web.runtime.wasmtime import WasmtimeRuntime
 from oxinfer_web.table import Table, find_table
@@ -59,7 +59,7 @@ def test_rows(tmp_path: Path, quant: str, split: list[int], separate: bool) -> N
     assert type(resident) is {"bf16": Table.Bf16, "q8": Table.Q8, "q4": Table.Q4}[quant]
     runtime = WasmtimeRuntime(tmp_path)
     host = Table.Host(ref, runtime.open_rows(ref.on_host()))
-    finish(host.rows.fetch(range(ROWS)))
+    result_of(host.rows.fetch(range(ROWS)))
     for r in range(ROWS):
         assert (resident.row(r) == exact[r]).all() and (host.row(r) == exact[r]).all()
     assert resident.bytes == ref.bytes and host.bytes == 0
