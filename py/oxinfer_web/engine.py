@@ -164,13 +164,6 @@ class Engine:
             out.append(self.runtime.read(self._head.output, 4 * n * vocab))
         return floats(b"".join(out), (len(hidden), vocab))
 
-    def candidates_of(self, hidden: Floats, k: int) -> list[Candidates]:
-        """The k likeliest tokens for each row of hidden states [n, hidden]."""
-        out: list[Candidates] = []
-        for n in self._head_steps(hidden, len(hidden)):
-            out += [self._candidates(self._top + i * _TOP_BYTES, k) for i in range(n)]
-        return out
-
     def nll_of(self, hidden: Floats, targets: Sequence[int]) -> list[float]:
         """See Backend."""
         out: list[float] = []

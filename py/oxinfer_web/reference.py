@@ -102,10 +102,6 @@ class Reference:
         """See Backend."""
         return int(self._logits[0].argmax())
 
-    def candidates_of(self, hidden: F32, k: int) -> list[Candidates]:
-        """The same for each row of hidden [n, hidden]."""
-        return [candidates_of(row, k) for row in self.logits_of(hidden)]
-
     def nll_of(self, hidden: F32, targets: Sequence[int]) -> list[float]:
         """See Backend."""
         return [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from .checkpoint import Checkpoint, TensorRef
+from .checkpoint import Checkpoint
 from .linear import QBLOCK, Parts, find_matrix
 from .records import Quant
 from .runtime import HostTable, Rows
@@ -126,9 +126,3 @@ class _Host(Table):
 
 
 Table.Bf16, Table.Q8, Table.Q4, Table.Host = _Bf16, _Q8, _Q4, _Host
-
-
-def part_of(parts: Parts, row: int) -> tuple[int, TensorRef]:
-    """The piece that has `row`, and the row's number inside it."""
-    first, ref = next((f, ref) for f, ref in reversed(parts) if f <= row)
-    return row - first, ref

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from pyodide.ffi import JsException, create_proxy
 
@@ -97,7 +97,7 @@ class BrowserRuntime:
     def one_token(self, tables: Sequence[tuple[Rows, int, int]], ops: int, last: int, state: int) -> OneToken:
         """See Runtime: JavaScript does all of it in one call."""
         plan = {
-            "tables": [{"rows": rows.number, "values": v, "scales": s} for rows, v, s in tables],  # type: ignore[attr-defined]
+            "tables": [{"rows": cast(BrowserRows, rows).number, "values": v, "scales": s} for rows, v, s in tables],
             "ops": ops,
             "last": last,
             "state": state,
