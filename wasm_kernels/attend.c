@@ -8,7 +8,7 @@ INLINE v128_t load_kv(uint32_t base, uint32_t index, uint32_t kv) {
 // p[row][4 * group + lane] = score of `groups` groups of 4 positions, from `group` on.
 INLINE void score_groups(Tile *tile, uint32_t keys, uint32_t head_dim, uint32_t kv, uint32_t rows, uint32_t group,
                          uint32_t groups) {
-  v128_t acc[rows * groups], k[groups];
+  v128_t acc[TILE_SUMS], k[TILE_SUMS];
   UNROLL for (uint32_t i = 0; i < rows * groups; i++)
     acc[i] = splat(0);
   for (uint32_t d = 0; d < head_dim; d++) {
@@ -60,7 +60,7 @@ static float soften(Tile *tile, uint32_t row, uint32_t base, uint32_t begin, uin
 // o[row][4 * quad ..] = o * shrink + sum of p * value over slots [begin, end), for `quads` quads of dimensions.
 INLINE void weigh_quads(Tile *tile, uint32_t values, uint32_t kv, uint32_t rows, const float *shrink, uint32_t quad,
                         uint32_t quads, uint32_t begin, uint32_t end) {
-  v128_t acc[rows * quads], v[quads];
+  v128_t acc[TILE_SUMS], v[TILE_SUMS];
   UNROLL for (uint32_t r = 0; r < rows; r++) {
     UNROLL for (uint32_t k = 0; k < quads; k++) {
       acc[r * quads + k] = mul(load(&tile->o[r][4 * (quad + k)]), splat(shrink[r]));
@@ -81,10 +81,10 @@ INLINE void weigh_quads(Tile *tile, uint32_t values, uint32_t kv, uint32_t rows,
   }
 }
 
-// Slots [begin, end) of one page whose first position is `base`; always 8 sums in registers.
+// Slots [begin, end) of one page whose first position is `base`; always TILE_SUMS sums in registers.
 INLINE void attend_page(Tile *tile, const Keys *k, uint32_t kv, uint32_t head, uint32_t rows, uint32_t base,
                         uint32_t begin, uint32_t end) {
-  const uint32_t page = page_of(k->cache, base), size = kv_bytes(kv), wide = 8 / rows;
+  const uint32_t page = page_of(k->cache, base), size = kv_bytes(kv), wide = TILE_SUMS / rows;
   const uint32_t keys = page + key_index(head, 0, k->head_dim, 0) * size;
   const uint32_t values = values_of(page, k->kv_heads, k->head_dim, kv) + value_index(head, 0, k->head_dim, 0) * size;
   uint32_t group = begin / 4;

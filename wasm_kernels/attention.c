@@ -129,8 +129,9 @@ void op_attention_merge(const AttentionMergeOp *merge, Step step, Thread th) {
       for (uint32_t h = head; h < end; h++) merge_head(&plan, token, h);
     }
     if (op->dst_q) {
-      XBlock *blocks = (XBlock *)bytes_at(op->dst_q + token * quantized_bytes(width)) + head * op->head_dim / QBLOCK;
-      quantize(blocks, f32_at(op->dst) + token * width + head * op->head_dim, (end - head) * op->head_dim);
+      const uint32_t first = head * op->head_dim;
+      const float *x = f32_at(op->dst) + token * width + first;
+      quantize(bytes_at(op->dst_q + token * quantized_bytes(width)), width, first, x, end * op->head_dim - first);
     }
   }
 }

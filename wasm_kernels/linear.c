@@ -37,7 +37,7 @@ static void gated_block(const GatedOp *op, uint32_t block, Range tokens, float *
       for (uint32_t i = 0; i < rows.end - rows.begin; i += 4)
         store_first(dst + i, load(gate + i), rows.end - rows.begin - i);
     }
-    if (op->dst_q) quantize((XBlock *)bytes_at(op->dst_q + t * quantized_bytes(op->n_out)) + block, gate, QBLOCK);
+    if (op->dst_q) quantize(bytes_at(op->dst_q + t * quantized_bytes(op->n_out)), op->n_out, rows.begin, gate, QBLOCK);
   }
 }
 

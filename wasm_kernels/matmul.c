@@ -13,7 +13,7 @@ INLINE void bf16_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t 
                       v128_t *acc) {
   const uint16_t *values = u16_at(w->values) + row * w->n_in;
   for (uint32_t i = 0; i < w->n_in; i++) {
-    v128_t v[groups];
+    v128_t v[TILE_SUMS];
     UNROLL for (int g = 0; g < groups; g++)
       v[g] = load_bf16(values + ((uint32_t)g * w->n_in + i) * GROUP);
     UNROLL for (int t = 0; t < tokens; t++) {
@@ -27,7 +27,7 @@ INLINE void bf16_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t 
 // One tile into dst, whose row 0 is `row`; rows from `end` on are not written.
 INLINE void write_tile(Tile *tile, const Weight *w, uint32_t row, uint32_t end, const uint8_t *x, uint32_t x_stride,
                        int groups, int tokens, float *dst, uint32_t stride) {
-  v128_t acc[groups * tokens];
+  v128_t acc[TILE_SUMS];
   UNROLL for (int i = 0; i < groups * tokens; i++)
     acc[i] = splat(0.0f);
   tile(w, row, x, x_stride, groups, tokens, acc);

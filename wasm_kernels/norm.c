@@ -28,6 +28,6 @@ void op_norm(const NormOp *op, Step step, Thread th) {
     for (uint32_t r = 0; r < op->rows; r++) {
       norm_row(op, src + r * op->n, residual ? residual + r * op->n : 0, dst + r * op->n);
     }
-    if (op->dst_q) quantize((XBlock *)bytes_at(op->dst_q + t * quantized_bytes(cols)), dst, cols);
+    if (op->dst_q) quantize(bytes_at(op->dst_q + t * quantized_bytes(cols)), cols, 0, dst, cols);
   }
 }

@@ -13,12 +13,19 @@ typedef struct {
   float scale;
   int32_t offset;  // -8 * sum(q): what a Q4 weight's bias of 8 contributes
 #ifdef __wasm_relaxed_simd__
-  int32_t q8_offset;  // what the bias of a Q8 weight contributes: -128 * sum(q), or 0 where it has none
+  int32_t q8_offset;  // what is missing from a Q8 weight's dot product: see dot.h
 #endif
 } XBlock;
 
-// Bytes of one row's copy, as quantized_bytes in records.py: room for either build's blocks.
-static inline uint32_t quantized_bytes(uint32_t n) { return (n * 2 + (n + 31) / 32 * 8 + 63) / 64 * 64; }
+// q once more, in two parts, for Q8 weights where dot_kind is DOT_PAIRS; behind the row's last XBlock.
+typedef struct {
+  int8_t magnitude[32];
+  int8_t negative[32];  // all bits, or none
+} XSigns;
 
-// Quantize n columns of x (n a multiple of 32) into blocks: scale = max|x| / 127, q = x * (127 / max|x|) to nearest.
-void quantize(XBlock *blocks, const float *x, uint32_t n);
+// Bytes of one row's copy, as quantized_bytes in records.py: room for what any build and machine wants.
+static inline uint32_t quantized_bytes(uint32_t n) { return (n + 31) / 32 * 108; }
+
+// Quantize n columns of x into the copy of a row of `row_columns` columns, from column `first` on (all multiples of 32):
+// scale = max|x| / 127, q = x * (127 / max|x|) to nearest.
+void quantize(uint8_t *row, uint32_t row_columns, uint32_t first, const float *x, uint32_t n);

@@ -47,7 +47,7 @@ static void repack_group(const RepackOp *op, uint32_t group, void *scratch) {
   }
   if (given < GROUP) __builtin_memset(scales + given * scale_bytes, 0, (GROUP - given) * scale_bytes);
   if (op->quant == QUANT_Q8) {
-    interleave_u32((uint32_t *)values, cols / 4, dot_kind() == DOT_SIGNED ? 0 : 0x80808080u, scratch);
+    interleave_u32((uint32_t *)values, cols / 4, dot_kind() == DOT_UNSIGNED ? 0x80808080u : 0, scratch);
     interleave_u32((uint32_t *)scales, nb, 0, scratch);
   } else {
     interleave_u32((uint32_t *)values, cols / 8, 0, scratch);

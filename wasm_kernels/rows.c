@@ -60,7 +60,7 @@ void op_act_mul(const ActMulOp *op, Step step, Thread th) {
       uint32_t left = op->n - i;
       store_first(dst + i, mul(activate4(load_first(gate + i, left), op->act), load_first(up + i, left)), left);
     }
-    if (op->dst_q) quantize((XBlock *)bytes_at(op->dst_q + t * quantized_bytes(op->n)), dst, op->n);
+    if (op->dst_q) quantize(bytes_at(op->dst_q + t * quantized_bytes(op->n)), op->n, 0, dst, op->n);
   }
 }
 

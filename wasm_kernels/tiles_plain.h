@@ -22,10 +22,10 @@ INLINE void q4_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t st
   const uint16_t *scales = u16_at(w->scales) + row / GROUP * nb * 4;
   for (uint32_t b = 0; b < nb; b++) {
     UNROLL for (int g = 0; g < groups; g++) {
-      v128_t sum[tokens];
+      v128_t sum[TILE_SUMS];
       UNROLL for (int t = 0; t < tokens; t++)
         sum[t] = splat_at(&x_block(x, stride, t, b)->offset);
-      UNROLL for (int c = 0; c < 4; c++) {
+      IN_TURN for (int c = 0; c < 4; c++) {
         v128_t v = load(values + ((uint32_t)g * nb + b) * 64 + 16 * c);
         v128_t low02 = wasm_v128_and(v, nibble), high02 = wasm_v128_and(wasm_u16x8_shr(v, 4), nibble);
         v128_t low13 = wasm_v128_and(wasm_u16x8_shr(v, 8), nibble), high13 = wasm_u16x8_shr(v, 12);
@@ -53,11 +53,11 @@ INLINE void q8_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t st
   const float *scales = f32_at(w->scales) + row / GROUP * nb * 4;
   for (uint32_t b = 0; b < nb; b++) {
     UNROLL for (int g = 0; g < groups; g++) {
-      v128_t sum[tokens];
+      v128_t sum[TILE_SUMS];
       UNROLL for (int t = 0; t < tokens; t++) {
         sum[t] = wasm_i32x4_shl(splat_at(&x_block(x, stride, t, b)->offset), 4);
       }
-      UNROLL for (int c = 0; c < 8; c++) {
+      IN_TURN for (int c = 0; c < 8; c++) {
         v128_t v = load(values + ((uint32_t)g * nb + b) * 128 + 16 * c);
         v128_t v02 = wasm_v128_and(v, byte), v13 = wasm_u16x8_shr(v, 8);
         UNROLL for (int t = 0; t < tokens; t++) {

@@ -198,8 +198,8 @@ def padded_rows(rows: int) -> int:
 
 
 def quantized_bytes(n: int) -> int:
-    """Bytes of the quantized copy of one row of n columns, whichever build runs: up to 2 a column, 8 a block."""
-    return (n * 2 + (n + 31) // 32 * 8 + 63) // 64 * 64
+    """Bytes of the quantized copy of one row of n columns, whatever build and machine: see XBlock, XSigns in quantize.h."""
+    return (n + 31) // 32 * 108
 
 
 def page_bytes(kv_heads: int, head_dim: int, kv: KVType) -> int:
