@@ -14,6 +14,13 @@ INLINE void add_block(v128_t sum, v128_t w_scale, const XBlock *x, v128_t *acc) 
   *acc = madd(wasm_f32x4_convert_i32x4(sum), mul(w_scale, splat_at(&x->scale)), *acc);
 }
 
+// Nibbles of 4 rows' chunk, a column's in each 16-bit lane: k = 0 columns 4c + 0 and 2 (of each row), 1 columns 4c + 1
+// and 3, 2 and 3 likewise 16 columns on.
+INLINE v128_t q4_part(v128_t v, int k, v128_t nibble) {
+  v128_t low = k == 0 ? v : wasm_u16x8_shr(v, k == 1 ? 8 : k == 2 ? 4 : 12);
+  return k == 3 ? low : wasm_v128_and(low, nibble);
+}
+
 INLINE void q4_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens,
                     v128_t *acc) {
   const v128_t nibble = constant_i32(0x000f000f);
@@ -21,25 +28,27 @@ INLINE void q4_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t st
   const uint8_t *values = bytes_at(w->values) + row / GROUP * nb * 64;
   const uint16_t *scales = u16_at(w->scales) + row / GROUP * nb * 4;
   for (uint32_t b = 0; b < nb; b++) {
-    UNROLL for (int g = 0; g < groups; g++) {
-      v128_t sum[TILE_SUMS];
-      UNROLL for (int t = 0; t < tokens; t++)
-        sum[t] = splat_at(&x_block(x, stride, t, b)->offset);
-      IN_TURN for (int c = 0; c < 4; c++) {
-        v128_t v = load(values + ((uint32_t)g * nb + b) * 64 + 16 * c);
-        v128_t low02 = wasm_v128_and(v, nibble), high02 = wasm_v128_and(wasm_u16x8_shr(v, 4), nibble);
-        v128_t low13 = wasm_v128_and(wasm_u16x8_shr(v, 8), nibble), high13 = wasm_u16x8_shr(v, 12);
+    v128_t sum[TILE_SUMS], v[TILE_SUMS];
+    UNROLL for (int t = 0; t < tokens; t++) {
+      v128_t offset = splat_at(&x_block(x, stride, t, b)->offset);
+      UNROLL for (int g = 0; g < groups; g++)
+        sum[g * tokens + t] = offset;
+    }
+    IN_TURN for (int c = 0; c < 16; c += 4) {
+      UNROLL for (int g = 0; g < groups; g++)
+        v[g] = load(values + ((uint32_t)g * nb + b) * 64 + 4 * c);
+      UNROLL for (int k = 0; k < 4; k++) {
         UNROLL for (int t = 0; t < tokens; t++) {
-          const int16_t *q = x_block(x, stride, t, b)->q + 4 * c;
-          sum[t] = dot(splat_at(q), low02, sum[t]);
-          sum[t] = dot(splat_at(q + 2), low13, sum[t]);
-          sum[t] = dot(splat_at(q + 16), high02, sum[t]);
-          sum[t] = dot(splat_at(q + 18), high13, sum[t]);
+          v128_t q = splat_at(x_block(x, stride, t, b)->q + c + k % 2 * 2 + k / 2 * 16);
+          UNROLL for (int g = 0; g < groups; g++)
+            sum[g * tokens + t] = dot(q, q4_part(v[g], k, nibble), sum[g * tokens + t]);
         }
       }
+    }
+    UNROLL for (int g = 0; g < groups; g++) {
       v128_t w_scale = load_f16(scales + ((uint32_t)g * nb + b) * 4);
       UNROLL for (int t = 0; t < tokens; t++) {
-        add_block(sum[t], w_scale, x_block(x, stride, t, b), &acc[g * tokens + t]);
+        add_block(sum[g * tokens + t], w_scale, x_block(x, stride, t, b), &acc[g * tokens + t]);
       }
     }
   }
@@ -52,22 +61,29 @@ INLINE void q8_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t st
   const uint8_t *values = bytes_at(w->values) + row / GROUP * nb * 128;
   const float *scales = f32_at(w->scales) + row / GROUP * nb * 4;
   for (uint32_t b = 0; b < nb; b++) {
-    UNROLL for (int g = 0; g < groups; g++) {
-      v128_t sum[TILE_SUMS];
-      UNROLL for (int t = 0; t < tokens; t++) {
-        sum[t] = wasm_i32x4_shl(splat_at(&x_block(x, stride, t, b)->offset), 4);
-      }
-      IN_TURN for (int c = 0; c < 8; c++) {
-        v128_t v = load(values + ((uint32_t)g * nb + b) * 128 + 16 * c);
-        v128_t v02 = wasm_v128_and(v, byte), v13 = wasm_u16x8_shr(v, 8);
+    v128_t sum[TILE_SUMS], v[TILE_SUMS];
+    UNROLL for (int t = 0; t < tokens; t++) {
+      v128_t offset = wasm_i32x4_shl(splat_at(&x_block(x, stride, t, b)->offset), 4);
+      UNROLL for (int g = 0; g < groups; g++)
+        sum[g * tokens + t] = offset;
+    }
+    IN_TURN for (int c = 0; c < 32; c += 4) {
+      UNROLL for (int g = 0; g < groups; g++)
+        v[g] = load(values + ((uint32_t)g * nb + b) * 128 + 4 * c);
+      UNROLL for (int k = 0; k < 2; k++) {
         UNROLL for (int t = 0; t < tokens; t++) {
-          const int16_t *q = x_block(x, stride, t, b)->q + 4 * c;
-          sum[t] = dot(splat_at(q + 2), v13, dot(splat_at(q), v02, sum[t]));
+          v128_t q = splat_at(x_block(x, stride, t, b)->q + c + 2 * k);
+          UNROLL for (int g = 0; g < groups; g++) {
+            v128_t part = k == 0 ? wasm_v128_and(v[g], byte) : wasm_u16x8_shr(v[g], 8);
+            sum[g * tokens + t] = dot(q, part, sum[g * tokens + t]);
+          }
         }
       }
+    }
+    UNROLL for (int g = 0; g < groups; g++) {
       v128_t w_scale = load(scales + ((uint32_t)g * nb + b) * 4);
       UNROLL for (int t = 0; t < tokens; t++) {
-        add_block(sum[t], w_scale, x_block(x, stride, t, b), &acc[g * tokens + t]);
+        add_block(sum[g * tokens + t], w_scale, x_block(x, stride, t, b), &acc[g * tokens + t]);
       }
     }
   }
