@@ -7,15 +7,15 @@ void op_linear(const LinearOp *op, Step step, Thread th) {
   const uint32_t *operands = &op->values0;  // values, scales, dst, n_out, quant, for each weight
   const Input input = {op->src, op->src_q};
   uint32_t units = 0;
-  for (uint32_t i = 0; i < op->count; i++) units += div_up(operands[5 * i + 3], ROW_UNIT);
+  for (uint32_t i = 0; i < op->count; i++) units += div_up(operands[5 * i + 3], PANEL);
   Range mine = share(units, th);
   uint32_t first = 0;
   for (uint32_t i = 0; i < op->count; i++, operands += 5) {
     const Weight weight = {operands[0], operands[1], op->n_in, operands[3], operands[4]};
-    uint32_t count = div_up(weight.n_out, ROW_UNIT);
+    uint32_t count = div_up(weight.n_out, PANEL);
     uint32_t begin = max_u32(mine.begin, first), end = min_u32(mine.end, first + count);
     if (begin < end) {
-      Range rows = {(begin - first) * ROW_UNIT, min_u32((end - first) * ROW_UNIT, weight.n_out)};
+      Range rows = {(begin - first) * PANEL, min_u32((end - first) * PANEL, weight.n_out)};
       matmul(&weight, rows, &input, (Range){0, step.tokens}, f32_at(operands[2]) + rows.begin, weight.n_out);
     }
     first += count;

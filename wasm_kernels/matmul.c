@@ -11,11 +11,11 @@ typedef void Tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stri
 
 INLINE void bf16_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens,
                       v128_t *acc) {
-  const uint16_t *values = u16_at(w->values) + row * w->n_in;
+  const uint16_t *values = u16_at(w->values) + panel(row) * w->n_in + lane(row);
   for (uint32_t i = 0; i < w->n_in; i++) {
     v128_t v[TILE_SUMS];
     UNROLL for (int g = 0; g < groups; g++)
-      v[g] = load_bf16(values + ((uint32_t)g * w->n_in + i) * GROUP);
+      v[g] = load_bf16(values + i * PANEL + GROUP * g);
     UNROLL for (int t = 0; t < tokens; t++) {
       v128_t xi = splat_at((const float *)(x + (uint32_t)t * stride) + i);
       UNROLL for (int g = 0; g < groups; g++)
@@ -39,16 +39,16 @@ INLINE void write_tile(Tile *tile, const Weight *w, uint32_t row, uint32_t end, 
   }
 }
 
-// All rows for one block of tokens. One token streams 16 rows at a time, many take tiles of 8 rows by 4 tokens.
+// All rows for one block of tokens. One token streams whole panels, many take tiles of 8 rows by 4 tokens.
 INLINE void sweep(Tile *tile, const Weight *w, Range rows, const uint8_t *x, uint32_t x_stride, uint32_t tokens,
                   float *dst, uint32_t stride) {
   uint32_t row = rows.begin;
   if (tokens == 1) {
-    for (; row + 16 <= rows.end; row += 16) {
+    for (; row + PANEL <= rows.end; row += PANEL) {
       write_tile(tile, w, row, rows.end, x, x_stride, 4, 1, dst + (row - rows.begin), stride);
     }
   }
-  for (; row < rows.end; row += ROW_UNIT) {
+  for (; row < rows.end; row += 2 * GROUP) {
     float *to = dst + (row - rows.begin);
     uint32_t t = 0;
     for (; t + 4 <= tokens; t += 4) {

@@ -4,7 +4,7 @@
 #include "vec.h"
 
 #define MAX_COLUMNS 32768u        // of a weight: what REPACK's scratch holds
-#define SCRATCH_BYTES (1u << 18)  // a thread's: 4 rows of MAX_COLUMNS bf16
+#define SCRATCH_BYTES (1u << 20)  // a thread's: a panel of MAX_COLUMNS bf16
 
 // What an op has to know of the step. With FLAG_LAST: one token, the step's last.
 typedef struct {

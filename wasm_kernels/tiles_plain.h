@@ -25,8 +25,8 @@ INLINE void q4_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t st
                     v128_t *acc) {
   const v128_t nibble = constant_i32(0x000f000f);
   const uint32_t nb = w->n_in / QBLOCK;
-  const uint8_t *values = bytes_at(w->values) + row / GROUP * nb * 64;
-  const uint16_t *scales = u16_at(w->scales) + row / GROUP * nb * 4;
+  const uint8_t *values = bytes_at(w->values) + panel(row) * (w->n_in / 2) + lane(row) * 4;
+  const uint16_t *scales = u16_at(w->scales) + panel(row) * nb + lane(row);
   for (uint32_t b = 0; b < nb; b++) {
     v128_t sum[TILE_SUMS], v[TILE_SUMS];
     UNROLL for (int t = 0; t < tokens; t++) {
@@ -36,7 +36,7 @@ INLINE void q4_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t st
     }
     IN_TURN for (int c = 0; c < 16; c += 4) {
       UNROLL for (int g = 0; g < groups; g++)
-        v[g] = load(values + ((uint32_t)g * nb + b) * 64 + 4 * c);
+        v[g] = load(values + b * PANEL * 16 + PANEL * c + GROUP * 4 * g);
       UNROLL for (int k = 0; k < 4; k++) {
         UNROLL for (int t = 0; t < tokens; t++) {
           v128_t q = splat_at(x_block(x, stride, t, b)->q + c + k % 2 * 2 + k / 2 * 16);
@@ -46,7 +46,7 @@ INLINE void q4_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t st
       }
     }
     UNROLL for (int g = 0; g < groups; g++) {
-      v128_t w_scale = load_f16(scales + ((uint32_t)g * nb + b) * 4);
+      v128_t w_scale = load_f16(scales + b * PANEL + GROUP * g);
       UNROLL for (int t = 0; t < tokens; t++) {
         add_block(sum[g * tokens + t], w_scale, x_block(x, stride, t, b), &acc[g * tokens + t]);
       }
@@ -58,8 +58,8 @@ INLINE void q8_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t st
                     v128_t *acc) {
   const v128_t byte = constant_i32(0x00ff00ff);
   const uint32_t nb = w->n_in / QBLOCK;
-  const uint8_t *values = bytes_at(w->values) + row / GROUP * nb * 128;
-  const float *scales = f32_at(w->scales) + row / GROUP * nb * 4;
+  const uint8_t *values = bytes_at(w->values) + panel(row) * w->n_in + lane(row) * 4;
+  const float *scales = f32_at(w->scales) + panel(row) * nb + lane(row);
   for (uint32_t b = 0; b < nb; b++) {
     v128_t sum[TILE_SUMS], v[TILE_SUMS];
     UNROLL for (int t = 0; t < tokens; t++) {
@@ -69,7 +69,7 @@ INLINE void q8_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t st
     }
     IN_TURN for (int c = 0; c < 32; c += 4) {
       UNROLL for (int g = 0; g < groups; g++)
-        v[g] = load(values + ((uint32_t)g * nb + b) * 128 + 4 * c);
+        v[g] = load(values + b * PANEL * 32 + PANEL * c + GROUP * 4 * g);
       UNROLL for (int k = 0; k < 2; k++) {
         UNROLL for (int t = 0; t < tokens; t++) {
           v128_t q = splat_at(x_block(x, stride, t, b)->q + c + 2 * k);
@@ -81,7 +81,7 @@ INLINE void q8_tile(const Weight *w, uint32_t row, const uint8_t *x, uint32_t st
       }
     }
     UNROLL for (int g = 0; g < groups; g++) {
-      v128_t w_scale = load(scales + ((uint32_t)g * nb + b) * 4);
+      v128_t w_scale = load(scales + b * PANEL + GROUP * g);
       UNROLL for (int t = 0; t < tokens; t++) {
         add_block(sum[g * tokens + t], w_scale, x_block(x, stride, t, b), &acc[g * tokens + t]);
       }

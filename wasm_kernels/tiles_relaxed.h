@@ -20,8 +20,8 @@ INLINE void q4_tile_dot(const Weight *w, uint32_t row, const uint8_t *x, uint32_
                         v128_t *acc) {
   const v128_t nibble = constant_i32(0x0f0f0f0f);
   const uint32_t nb = w->n_in / QBLOCK;
-  const uint8_t *values = bytes_at(w->values) + row / GROUP * nb * 64;
-  const uint16_t *scales = u16_at(w->scales) + row / GROUP * nb * 4;
+  const uint8_t *values = bytes_at(w->values) + panel(row) * (w->n_in / 2) + lane(row) * 4;
+  const uint16_t *scales = u16_at(w->scales) + panel(row) * nb + lane(row);
   for (uint32_t b = 0; b < nb; b++) {
     v128_t sum[TILE_SUMS], v[TILE_SUMS], low[TILE_SUMS], high[TILE_SUMS];
     UNROLL for (int t = 0; t < tokens; t++) {
@@ -31,7 +31,7 @@ INLINE void q4_tile_dot(const Weight *w, uint32_t row, const uint8_t *x, uint32_
     }
     IN_TURN for (int c = 0; c < 16; c += 4) {
       UNROLL for (int g = 0; g < groups; g++) {
-        v[g] = load(values + ((uint32_t)g * nb + b) * 64 + 4 * c);
+        v[g] = load(values + b * PANEL * 16 + PANEL * c + GROUP * 4 * g);
         low[g] = wasm_v128_and(v[g], nibble);
       }
       UNROLL for (int t = 0; t < tokens; t++) {
@@ -48,7 +48,7 @@ INLINE void q4_tile_dot(const Weight *w, uint32_t row, const uint8_t *x, uint32_
       }
     }
     UNROLL for (int g = 0; g < groups; g++) {
-      v128_t w_scale = load_f16(scales + ((uint32_t)g * nb + b) * 4);
+      v128_t w_scale = load_f16(scales + b * PANEL + GROUP * g);
       UNROLL for (int t = 0; t < tokens; t++) {
         add_block(sum[g * tokens + t], w_scale, x_block(x, stride, t, b), &acc[g * tokens + t]);
       }
@@ -59,8 +59,8 @@ INLINE void q4_tile_dot(const Weight *w, uint32_t row, const uint8_t *x, uint32_
 INLINE void q8_tile_dot(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens,
                         v128_t *acc) {
   const uint32_t nb = w->n_in / QBLOCK;
-  const uint8_t *values = bytes_at(w->values) + row / GROUP * nb * 128;
-  const float *scales = f32_at(w->scales) + row / GROUP * nb * 4;
+  const uint8_t *values = bytes_at(w->values) + panel(row) * w->n_in + lane(row) * 4;
+  const float *scales = f32_at(w->scales) + panel(row) * nb + lane(row);
   for (uint32_t b = 0; b < nb; b++) {
     v128_t sum[TILE_SUMS], v[TILE_SUMS];
     UNROLL for (int t = 0; t < tokens; t++) {
@@ -70,7 +70,7 @@ INLINE void q8_tile_dot(const Weight *w, uint32_t row, const uint8_t *x, uint32_
     }
     IN_TURN for (int c = 0; c < 8; c++) {
       UNROLL for (int g = 0; g < groups; g++)
-        v[g] = load(values + ((uint32_t)g * nb + b) * 128 + 16 * c);
+        v[g] = load(values + b * PANEL * 32 + PANEL * 4 * c + GROUP * 4 * g);
       UNROLL for (int t = 0; t < tokens; t++) {
         v128_t q = splat_at(x_block(x, stride, t, b)->q + 4 * c);
         UNROLL for (int g = 0; g < groups; g++)
@@ -78,7 +78,7 @@ INLINE void q8_tile_dot(const Weight *w, uint32_t row, const uint8_t *x, uint32_
       }
     }
     UNROLL for (int g = 0; g < groups; g++) {
-      v128_t w_scale = load(scales + ((uint32_t)g * nb + b) * 4);
+      v128_t w_scale = load(scales + b * PANEL + GROUP * g);
       UNROLL for (int t = 0; t < tokens; t++) {
         add_block(sum[g * tokens + t], w_scale, x_block(x, stride, t, b), &acc[g * tokens + t]);
       }
@@ -92,15 +92,15 @@ INLINE void q4_tile_pairs(const Weight *w, uint32_t row, const uint8_t *x, uint3
                           v128_t *acc) {
   const v128_t nibble = constant_i32(0x0f0f0f0f), ones = constant_i32(0x00010001);
   const uint32_t nb = w->n_in / QBLOCK;
-  const uint8_t *values = bytes_at(w->values) + row / GROUP * nb * 64;
-  const uint16_t *scales = u16_at(w->scales) + row / GROUP * nb * 4;
+  const uint8_t *values = bytes_at(w->values) + panel(row) * (w->n_in / 2) + lane(row) * 4;
+  const uint16_t *scales = u16_at(w->scales) + panel(row) * nb + lane(row);
   for (uint32_t b = 0; b < nb; b++) {
     v128_t pairs[TILE_SUMS], v[TILE_SUMS], low[TILE_SUMS], high[TILE_SUMS];
     UNROLL for (int i = 0; i < groups * tokens; i++)
       pairs[i] = wasm_i32x4_splat(0);
     IN_TURN for (int c = 0; c < 16; c += 4) {
       UNROLL for (int g = 0; g < groups; g++) {
-        v[g] = load(values + ((uint32_t)g * nb + b) * 64 + 4 * c);
+        v[g] = load(values + b * PANEL * 16 + PANEL * c + GROUP * 4 * g);
         low[g] = wasm_v128_and(v[g], nibble);
       }
       UNROLL for (int t = 0; t < tokens; t++) {
@@ -117,7 +117,7 @@ INLINE void q4_tile_pairs(const Weight *w, uint32_t row, const uint8_t *x, uint3
       }
     }
     UNROLL for (int g = 0; g < groups; g++) {
-      v128_t w_scale = load_f16(scales + ((uint32_t)g * nb + b) * 4);
+      v128_t w_scale = load_f16(scales + b * PANEL + GROUP * g);
       UNROLL for (int t = 0; t < tokens; t++) {
         const XBlock *xb = x_block(x, stride, t, b);
         v128_t sum = add_pairs(pairs[g * tokens + t], ones, splat_at(&xb->offset));
@@ -133,8 +133,8 @@ INLINE void q8_tile_pairs(const Weight *w, uint32_t row, const uint8_t *x, uint3
                           v128_t *acc) {
   const v128_t ones = constant_i32(0x00010001);
   const uint32_t nb = w->n_in / QBLOCK;
-  const uint8_t *values = bytes_at(w->values) + row / GROUP * nb * 128;
-  const float *scales = f32_at(w->scales) + row / GROUP * nb * 4;
+  const uint8_t *values = bytes_at(w->values) + panel(row) * w->n_in + lane(row) * 4;
+  const float *scales = f32_at(w->scales) + panel(row) * nb + lane(row);
   for (uint32_t b = 0; b < nb; b++) {
     v128_t sum[TILE_SUMS], v[TILE_SUMS];
     UNROLL for (int t = 0; t < tokens; t++) {
@@ -144,7 +144,7 @@ INLINE void q8_tile_pairs(const Weight *w, uint32_t row, const uint8_t *x, uint3
     }
     IN_TURN for (int c = 0; c < 8; c++) {
       UNROLL for (int g = 0; g < groups; g++)
-        v[g] = load(values + ((uint32_t)g * nb + b) * 128 + 16 * c);
+        v[g] = load(values + b * PANEL * 32 + PANEL * 4 * c + GROUP * 4 * g);
       UNROLL for (int t = 0; t < tokens; t++) {
         const XSigns *xs = x_signs(x, stride, t, b, nb);
         v128_t magnitude = splat_at(xs->magnitude + 4 * c), negative = splat_at(xs->negative + 4 * c);
@@ -155,7 +155,7 @@ INLINE void q8_tile_pairs(const Weight *w, uint32_t row, const uint8_t *x, uint3
       }
     }
     UNROLL for (int g = 0; g < groups; g++) {
-      v128_t w_scale = load(scales + ((uint32_t)g * nb + b) * 4);
+      v128_t w_scale = load(scales + b * PANEL + GROUP * g);
       UNROLL for (int t = 0; t < tokens; t++) {
         add_block(sum[g * tokens + t], w_scale, x_block(x, stride, t, b), &acc[g * tokens + t]);
       }

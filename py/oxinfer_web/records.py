@@ -193,8 +193,8 @@ class CacheDescriptor:
 
 
 def padded_rows(rows: int) -> int:
-    """Rows that a repacked weight takes: a multiple of 8."""
-    return (rows + 7) // 8 * 8
+    """Rows that a repacked weight takes: a multiple of 16, whole panels."""
+    return (rows + 15) // 16 * 16
 
 
 def quantized_bytes(n: int) -> int:

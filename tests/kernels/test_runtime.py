@@ -60,8 +60,8 @@ def test_load(tmp_path: Path, threads: int) -> None:
     seen: list[tuple[int, int]] = []
     result_of(runtime.load([item], lambda done, total: seen.append((done, total))))
     assert seen == [(12, 30), (30, 30)]
-    repacked = np.frombuffer(runtime.read(addr, 48), np.uint16).reshape(2, 3, 4)
-    rows = repacked.transpose(0, 2, 1).reshape(8, 3)
+    repacked = np.frombuffer(runtime.read(addr, 96), np.uint16).reshape(3, 16)
+    rows = repacked.T
     assert np.array_equal(rows[:5], values) and not rows[5:].any()
 
 

@@ -20,7 +20,7 @@ from oxinfer_web.runtime.wasmtime import find_kernels
 from . import counterparts as numpy_ops
 from .machine import Machine
 
-TOKENS, COLS, ROWS = 3, 128, 200
+TOKENS, COLS, ROWS = 3, 128, 208
 
 
 def a_program(machine: Machine) -> tuple[list[bytes], int]:

@@ -181,7 +181,7 @@ def _split(store: Store, shard_size: int) -> Iterator[Rows]:
             f"one row of {store.name} takes {store.row_bytes} bytes, more than a shard of {shard_size}; "
             "choose a larger --shard-size"
         )
-    # Whole groups of rows where that is possible: kernels interleave rows in eights.
-    step = next(per_shard // m * m for m in (64, 8, 1) if per_shard >= m)
+    # Whole groups of rows where that is possible: kernels interleave 16 rows.
+    step = next(per_shard // m * m for m in (64, 16, 1) if per_shard >= m)
     for first in range(0, n, step):
         yield Rows(store, first, min(first + step, n))

@@ -82,7 +82,10 @@ class Page:
                 yielded = time.perf_counter()
 
     async def bench(self, request: str) -> str:
-        """Best prefill and decode speed over some repeats after a warm-up, and the greedy tokens."""
+        """Best prefill and decode speed over some repeats after a warm-up, the greedy tokens, and where time goes.
+
+        `kinds` has milliseconds a token by kind of op, for the prompt and for decoding, if the request has "profile".
+        """
         options = json.loads(request)
         ids, count = options["ids"], options["generate"]
         prefill = decode = overhead = 0.0
@@ -99,7 +102,27 @@ class Page:
                 prefill = max(prefill, len(ids) / (middle - start))
             if repeat and steps / seconds > decode:
                 decode, overhead = steps / seconds, 1000 * (seconds - kernels) / max(steps, 1)
-        return json.dumps({"prefill_tok_s": prefill, "decode_tok_s": decode, "overhead_ms": overhead, "tokens": tokens})
+        speeds = {"prefill_tok_s": prefill, "decode_tok_s": decode, "overhead_ms": overhead}
+        kinds = await self._profile(ids, count) if options.get("profile") else {}
+        return json.dumps({**speeds, "tokens": tokens, "kinds": kinds})
+
+    async def _profile(self, ids: Sequence[int], count: int) -> dict[str, dict[str, float]]:
+        """Milliseconds a token by kind of op, in the prompt and in decoding `count` tokens."""
+        self._session.truncate(0)
+        self._engine.profile = True
+        try:
+            start = self._engine.prof
+            await self._feed(ids)
+            middle = self._engine.prof
+            await self._greedy(count)
+            end = self._engine.prof
+        finally:
+            self._engine.profile = False
+
+        def a_token(before: dict[str, float], after: dict[str, float], tokens: int) -> dict[str, float]:
+            return {kind: 1000 * (s - before.get(kind, 0.0)) / max(tokens, 1) for kind, s in after.items()}
+
+        return {"prefill": a_token(start, middle, len(ids)), "decode": a_token(middle, end, count - 1)}
 
     async def greedy(self, ids: str, n: int) -> str:
         """The likeliest n tokens after ids, end-of-sequence tokens among them."""

@@ -103,7 +103,7 @@ const api = {
   },
 
   /** Speed of the open model over one pass, after one to warm up. */
-  measure: async (request: { ids: number[]; generate: number }): Promise<BenchResult & Stats> => ({
+  measure: async (request: { ids: number[]; generate: number; profile?: boolean }): Promise<BenchResult & Stats> => ({
     ...(await opened().engine.bench({ ...request, repeats: 1 })),
     ...(await opened().stats()),
   }),

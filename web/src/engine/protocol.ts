@@ -57,6 +57,8 @@ export interface BenchRequest {
   ids: number[];
   generate: number;
   repeats: number;
+  /** Whether to time each kind of op too, in a pass of its own. */
+  profile?: boolean;
 }
 
 export interface BenchResult {
@@ -64,6 +66,8 @@ export interface BenchResult {
   decode_tok_s: number;
   overhead_ms: number;
   tokens: number[];
+  /** With `profile`: milliseconds a token by kind of op, in "prefill" and in "decode". */
+  kinds: Record<string, Record<string, number>>;
 }
 
 export interface EngineApi {
