@@ -5,7 +5,7 @@ INLINE v128_t load_kv(uint32_t base, uint32_t index, uint32_t kv) {
   return kv == KV_F16 ? load_f16_scaled(u16_at(base) + index) : load(f32_at(base) + index);
 }
 
-// p[row][4 * group + lane] = score of `groups` groups of 4 positions, from `group` on.
+// p[row][4 * group + lane] = score of `groups` groups of 4 positions, from `group` on; both even.
 INLINE void score_groups(Tile *tile, uint32_t keys, uint32_t head_dim, uint32_t kv, uint32_t rows, uint32_t group,
                          uint32_t groups) {
   v128_t acc[TILE_SUMS], k[TILE_SUMS];
@@ -13,7 +13,7 @@ INLINE void score_groups(Tile *tile, uint32_t keys, uint32_t head_dim, uint32_t 
     acc[i] = splat(0);
   for (uint32_t d = 0; d < head_dim; d++) {
     UNROLL for (uint32_t g = 0; g < groups; g++)
-      k[g] = load_kv(keys, ((group + g) * head_dim + d) * 4, kv);
+      k[g] = load_kv(keys, (((group + g) / 2 * head_dim + d) * 2 + g % 2) * 4, kv);
     UNROLL for (uint32_t r = 0; r < rows; r++) {
       v128_t q = splat_at(&tile->q[r][d]);
       UNROLL for (uint32_t g = 0; g < groups; g++)
@@ -57,7 +57,8 @@ static float soften(Tile *tile, uint32_t row, uint32_t base, uint32_t begin, uin
   return shrink;
 }
 
-// o[row][4 * quad ..] = o * shrink + sum of p * value over slots [begin, end), for `quads` quads of dimensions.
+// o[row][4 * quad ..] = o * shrink + sum of p * value over slots [begin, end), for `quads` quads of dimensions
+// from `quad` on; both even.
 INLINE void weigh_quads(Tile *tile, uint32_t values, uint32_t kv, uint32_t rows, const float *shrink, uint32_t quad,
                         uint32_t quads, uint32_t begin, uint32_t end) {
   v128_t acc[TILE_SUMS], v[TILE_SUMS];
@@ -68,7 +69,7 @@ INLINE void weigh_quads(Tile *tile, uint32_t values, uint32_t kv, uint32_t rows,
   }
   for (uint32_t slot = begin; slot < end; slot++) {
     UNROLL for (uint32_t k = 0; k < quads; k++)
-      v[k] = load_kv(values, ((quad + k) * PAGE + slot) * 4, kv);
+      v[k] = load_kv(values, (((quad + k) / 2 * PAGE + slot) * 2 + k % 2) * 4, kv);
     UNROLL for (uint32_t r = 0; r < rows; r++) {
       v128_t p = splat_at(&tile->p[r][slot]);
       UNROLL for (uint32_t k = 0; k < quads; k++)
@@ -87,16 +88,16 @@ INLINE void attend_page(Tile *tile, const Keys *k, uint32_t kv, uint32_t head, u
   const uint32_t page = page_of(k->cache, base), size = kv_bytes(kv), wide = TILE_SUMS / rows;
   const uint32_t keys = page + key_index(head, 0, k->head_dim, 0) * size;
   const uint32_t values = values_of(page, k->kv_heads, k->head_dim, kv) + value_index(head, 0, k->head_dim, 0) * size;
-  uint32_t group = begin / 4;
-  const uint32_t groups = div_up(end, 4), quads = k->head_dim / 4;
+  uint32_t group = begin / KV_LANES * 2;
+  const uint32_t groups = div_up(end, KV_LANES) * 2, quads = k->head_dim / 4;
   for (; group + wide <= groups; group += wide) score_groups(tile, keys, k->head_dim, kv, rows, group, wide);
-  for (; group < groups; group++) score_groups(tile, keys, k->head_dim, kv, rows, group, 1);
+  for (; group < groups; group += 2) score_groups(tile, keys, k->head_dim, kv, rows, group, 2);
   float shrink[TILE];
   const float unit = kv == KV_F16 ? F16_UNSCALE : 1.0f;
-  for (uint32_t r = 0; r < rows; r++) shrink[r] = soften(tile, r, base, begin / 4 * 4, groups * 4, unit);
+  for (uint32_t r = 0; r < rows; r++) shrink[r] = soften(tile, r, base, begin / 4 * 4, div_up(end, 4) * 4, unit);
   uint32_t quad = 0;
   for (; quad + wide <= quads; quad += wide) weigh_quads(tile, values, kv, rows, shrink, quad, wide, begin, end);
-  for (; quad < quads; quad++) weigh_quads(tile, values, kv, rows, shrink, quad, 1, begin, end);
+  for (; quad < quads; quad += 2) weigh_quads(tile, values, kv, rows, shrink, quad, 2, begin, end);
 }
 
 void attend(Tile *tile, const Keys *k, uint32_t head, uint32_t rows, uint32_t begin, uint32_t end) {

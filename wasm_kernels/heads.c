@@ -41,12 +41,12 @@ static void write_key(const HeadsOp *op, uint32_t page, uint32_t head, uint32_t 
   const uint32_t base = key_index(head, slot, op->head_dim, 0);
   for (uint32_t d = 0; d < op->head_dim; d += 4) {
     if (op->kv == KV_F16) {
-      uint16_t half[4], *to = u16_at(page) + base + 4 * d;
+      uint16_t half[4], *to = u16_at(page) + base + KV_LANES * d;
       store_f16(half, load(x + d));
-      for (uint32_t k = 0; k < 4; k++) to[4 * k] = half[k];
+      for (uint32_t k = 0; k < 4; k++) to[KV_LANES * k] = half[k];
     } else {
-      float *to = f32_at(page) + base + 4 * d;
-      for (uint32_t k = 0; k < 4; k++) to[4 * k] = x[d + k];
+      float *to = f32_at(page) + base + KV_LANES * d;
+      for (uint32_t k = 0; k < 4; k++) to[KV_LANES * k] = x[d + k];
     }
   }
 }

@@ -4,7 +4,7 @@
 
 #define RECORD_WORDS 32u
 #define PAGE 128u
-#define SPLIT 256u
+#define SPLIT 128u
 #define SPLIT_TOKENS 4u
 #define SKIP_ROW 4294967295u
 #define MAX_TOP_K 256u

@@ -135,11 +135,11 @@ class TextConfig:
         if SLIDING in self.layer_types and self.sliding_window < 1:
             raise ConfigError("config.json: sliding layers need a sliding_window; download it again")
         for i in range(self.num_hidden_layers):
-            if self.layer_head_dim(i) % 4 or self.num_attention_heads % self.layer_n_kv(i):
+            if self.layer_head_dim(i) % 8 or self.num_attention_heads % self.layer_n_kv(i):
                 raise ConfigError(
                     f"config.json: layer {i} has head_dim {self.layer_head_dim(i)}, {self.num_attention_heads} heads "
                     f"and {self.layer_n_kv(i)} KV heads; "
-                    "head_dim must be a multiple of 4, and the KV heads divide the heads"
+                    "head_dim must be a multiple of 8, and the KV heads divide the heads"
                 )
             self.rope_spec(i)
             self.kv_source(i)

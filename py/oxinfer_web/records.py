@@ -207,7 +207,7 @@ def page_bytes(kv_heads: int, head_dim: int, kv: KVType) -> int:
     return 2 * PAGE * kv_heads * head_dim * (4 if kv == KVType.F32 else 2)
 
 
-SPLIT = 256
+SPLIT = 128
 """Positions in one partial result of ATTENTION."""
 SPLIT_TOKENS = 4
 """ATTENTION splits a step of up to this many tokens over positions as well as heads."""

@@ -86,17 +86,17 @@ def keys_and_values(rng: np.random.Generator, positions: int, width: int, kv: KV
     pos=st.sampled_from([0, 1, 3, 100, 127, 128, 255, 256, 600]),
     kv_heads=st.integers(1, 3),
     group=st.sampled_from([1, 2, 3, 4, 5, 8]),
-    quads=st.integers(1, 12),
+    eights=st.integers(1, 8),
     window=st.sampled_from([0, 1, 5, 100, 128, 300]),
     kv=st.sampled_from(list(KVType)),
     seed=st.integers(0, 2**32),
 )
 def test_attention(
-    machine: Machine, tokens: int, pos: int, kv_heads: int, group: int, quads: int, window: int, kv: KVType, seed: int
+    machine: Machine, tokens: int, pos: int, kv_heads: int, group: int, eights: int, window: int, kv: KVType, seed: int
 ) -> None:
     machine.reset()
     rng = np.random.default_rng(seed)
-    d, heads = quads * 4, kv_heads * group
+    d, heads = eights * 8, kv_heads * group
     k, v = keys_and_values(rng, pos + tokens, kv_heads * d, kv)
     q = (rng.normal(size=(tokens, heads * d)) * 2 / np.sqrt(d)).astype(np.float32)
     cache = Cache(machine, kv_heads, d, kv, pages=6)
