@@ -1,4 +1,4 @@
-"""Put what Vite does not make into the site: Pyodide, the wheels it installs with their lock file, and the kernels.
+"""Put what Vite does not make into the site: Pyodide and its wheels, compiled, their lock file, and the kernels.
 
 make_site.py DIST WHEEL [--with-numpy]
 """
@@ -23,7 +23,9 @@ from pyodide_lock.utils import add_wheels_to_spec
 WEB = Path(__file__).resolve().parent.parent
 ROOT = WEB.parent
 PYODIDE = WEB / "node_modules" / "pyodide"
-RUNTIME = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
+RUNTIME = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm")
+STDLIB = PYODIDE / "python_stdlib.zip"
+COMPILER = (Path(__file__).with_name("compile_archives.mjs"), Path(__file__).with_name("compile_archive.py"))
 REQUIREMENTS = Path(__file__).with_name("pyodide-wheels.txt")
 CDN = "https://cdn.jsdelivr.net/pyodide"
 TIMEOUT_S = 20
@@ -84,26 +86,50 @@ def numpy_wheel(cache: Path) -> Path:
             ) from None
         cache.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
-    if hashlib.sha256(target.read_bytes()).hexdigest() != entry["sha256"]:
+    if sha256(target) != entry["sha256"]:
         target.unlink()
         raise SystemExit(f"--with-numpy: {target.name} is not the file that Pyodide's lock file names; try again")
     return target
 
 
-def lock_file(folder: Path, wheels: list[str]) -> dict[str, Any]:
+def compiled(archives: list[Path], cache: Path) -> list[Path]:
+    """The archives with bytecode in the place of Python sources, made by Pyodide where one is newer than its copy."""
+    cache.mkdir(parents=True, exist_ok=True)
+
+    def is_old(archive: Path) -> bool:
+        target = cache / archive.name
+        return not target.exists() or any(f.stat().st_mtime > target.stat().st_mtime for f in (archive, *COMPILER))
+
+    old = [archive for archive in archives if is_old(archive)]
+    if old:
+        subprocess.run(["node", str(COMPILER[0]), str(cache), *map(str, old)], check=True, cwd=WEB)
+    return [cache / archive.name for archive in archives]
+
+
+def lock_file(folder: Path, wheels: list[Path]) -> dict[str, Any]:
     """A lock file by which Pyodide installs these wheels of its own folder, and knows of no others.
 
-    Pyodide's own wheels keep the entry that Pyodide ships; pyodide-lock makes the entries of the pure ones.
+    wheels: with their sources, as pyodide-lock wants them to make an entry; the files in `folder`, which have the same
+    names, may be compiled. Pyodide's own wheels keep the entry that Pyodide ships.
     """
     shipped = json.loads((PYODIDE / "pyodide-lock.json").read_text())
-    sums = {hashlib.sha256((folder / wheel).read_bytes()).hexdigest(): folder / wheel for wheel in wheels}
-    ours = {name: p for name, p in shipped["packages"].items() if p["sha256"] in sums}
-    pure = [wheel for digest, wheel in sums.items() if digest not in {p["sha256"] for p in ours.values()}]
+    by_sum = {p["sha256"]: name for name, p in shipped["packages"].items()}
+    own = {sha256(wheel): wheel for wheel in wheels}
+    ours = {by_sum[s]: shipped["packages"][by_sum[s]] for s in own if s in by_sum}
+    pure = [wheel for s, wheel in own.items() if s not in by_sum]
     # pyodide-lock may be older than Pyodide and want fields that the format no longer has.
     info = {field: shipped["info"].get(field, "") for field in InfoSpec.model_fields}
-    spec = add_wheels_to_spec(PyodideLockSpec(info=InfoSpec(**info), packages={}), pure, base_path=folder)
+    spec = add_wheels_to_spec(PyodideLockSpec(info=InfoSpec(**info), packages={}), pure, base_path=Path("/"))
     entries = json.loads(spec.model_dump_json())["packages"]
+    for entry in entries.values():
+        entry["file_name"] = Path(entry["file_name"]).name
+        entry["sha256"] = sha256(folder / entry["file_name"])
     return {"info": shipped["info"], "packages": ours | entries}
+
+
+def sha256(file: Path) -> str:
+    """In hex."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def main() -> None:
@@ -114,9 +140,11 @@ def main() -> None:
     parser.add_argument("--with-numpy", action="store_true")
     args = parser.parse_args()
     out: Path = args.dist / "pyodide"
-    wheels = [args.wheel, *pure_wheels(ROOT / "build" / "pyodide-wheels")]
+    sources = [args.wheel.resolve(), *pure_wheels(ROOT / "build" / "pyodide-wheels")]
+    stdlib, *wheels = compiled([STDLIB, *sources], ROOT / "build" / "pyodide-compiled")
     if args.with_numpy:
-        wheels.append(numpy_wheel(ROOT / "build" / "pyodide-numpy"))
+        sources.append(numpy_wheel(ROOT / "build" / "pyodide-numpy"))
+        wheels.append(sources[-1])
     out.mkdir(parents=True, exist_ok=True)
     names = {wheel.name for wheel in wheels}
     for old in out.glob("*.whl"):
@@ -124,9 +152,10 @@ def main() -> None:
             old.unlink()
     for wheel in wheels:
         copy_if_newer(wheel, out / wheel.name)
+    copy_if_newer(stdlib, out / stdlib.name)
     for name in RUNTIME:
         copy_if_newer(PYODIDE / name, out / name)
-    lock = lock_file(out, [wheel.name for wheel in wheels])
+    lock = lock_file(out, sources)
     (out / "pyodide-lock.json").write_text(json.dumps(lock))
     for kernel in sorted((ROOT / "build" / "kernels").glob("*.wasm")):
         copy_if_newer(kernel, args.dist / "kernels" / kernel.name)
