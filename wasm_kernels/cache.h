@@ -1,5 +1,6 @@
-// KV pages. A page is PAGE positions of keys [kv_heads][PAGE / 8][head_dim][8], 8 positions side by side, then of values
-// [kv_heads][head_dim / 8][PAGE][8], 8 dimensions side by side; f32 or f16. Attention reads either in one stream.
+// KV pages. A page is PAGE positions of keys [kv_heads][PAGE / 8][head_dim][8], 8 positions side by side, then of
+// values [kv_heads][head_dim / 8][PAGE][8], 8 dimensions side by side; f32 or f16. Attention reads either in one
+// stream.
 #pragma once
 #include "ops.h"
 
@@ -25,7 +26,8 @@ INLINE uint32_t key_index(uint32_t head, uint32_t slot, uint32_t head_dim, uint3
   return ((head * (PAGE / KV_LANES) + slot / KV_LANES) * head_dim + d) * KV_LANES + slot % KV_LANES;
 }
 
-// Element of (head, position in page, dimension d, a multiple of 4) in the values; positions are KV_LANES elements apart.
+// Element of (head, position in page, dimension d, a multiple of 4) in the values; positions are KV_LANES elements
+// apart.
 INLINE uint32_t value_index(uint32_t head, uint32_t slot, uint32_t head_dim, uint32_t d) {
   return ((head * (head_dim / KV_LANES) + d / KV_LANES) * PAGE + slot) * KV_LANES + d % KV_LANES;
 }

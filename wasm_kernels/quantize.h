@@ -26,6 +26,6 @@ typedef struct {
 // Bytes of one row's copy, as quantized_bytes in records.py: room for what any build and machine wants.
 static inline uint32_t quantized_bytes(uint32_t n) { return (n + 31) / 32 * 108; }
 
-// Quantize n columns of x into the copy of a row of `row_columns` columns, from column `first` on (all multiples of 32):
-// scale = max|x| / 127, q = x * (127 / max|x|) to nearest.
+// Quantize n columns of x into the copy of a row of `row_columns` columns, from column `first` on (all multiples of
+// 32): scale = max|x| / 127, q = x * (127 / max|x|) to nearest.
 void quantize(uint8_t *row, uint32_t row_columns, uint32_t first, const float *x, uint32_t n);

@@ -1,5 +1,5 @@
-// REPACK: a weight's plain rows into panels of 16 interleaved rows, in place: a vector lane is a row, and a panel is read
-// from its beginning to its end.
+// REPACK: a weight's plain rows into panels of 16 interleaved rows, in place: a vector lane is a row, and a panel is
+// read from its beginning to its end.
 //
 //   Q4, Q8 values [rows / 16][words][16] of 32-bit words: 4 bytes (8 or 4 columns) of each row side by side;
 //                 Q8's bytes biased as dot_kind says

@@ -86,8 +86,8 @@ INLINE void q8_tile_dot(const Weight *w, uint32_t row, const uint8_t *x, uint32_
   }
 }
 
-// Without a whole dot product: the 16-bit sums of a block's 8 pairs are at most 8 * 2 * 15 * 127, so that they are added
-// up in 16 bits and widened once a block.
+// Without a whole dot product: the 16-bit sums of a block's 8 pairs are at most 8 * 2 * 15 * 127, so that they are
+// added up in 16 bits and widened once a block.
 INLINE void q4_tile_pairs(const Weight *w, uint32_t row, const uint8_t *x, uint32_t stride, int groups, int tokens,
                           v128_t *acc) {
   const v128_t nibble = constant_i32(0x0f0f0f0f), ones = constant_i32(0x00010001);

@@ -9,8 +9,8 @@
 // values are alive than there are registers, which V8 does not mend.
 #define IN_TURN _Pragma("clang loop unroll(disable)")
 
-// Most sums that a tile of products has. x86 has 16 vector registers; its operands need the others. Arrays of a tile are
-// this long rather than just long enough: of a length that inlining has yet to reveal, they would stay in memory.
+// Most sums that a tile of products has. x86 has 16 vector registers; its operands need the others. Arrays of a tile
+// are this long rather than just long enough: of a length that inlining has yet to reveal, they would stay in memory.
 #define TILE_SUMS 8
 
 INLINE v128_t load(const void *p) { return wasm_v128_load(p); }

@@ -198,7 +198,7 @@ def padded_rows(rows: int) -> int:
 
 
 def quantized_bytes(n: int) -> int:
-    """Bytes of the quantized copy of one row of n columns, whatever build and machine: see XBlock, XSigns in quantize.h."""
+    """Bytes of the quantized copy of one row of n columns, for any build and machine: see quantize.h."""
     return (n + 31) // 32 * 108
 
 

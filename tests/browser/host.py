@@ -18,7 +18,7 @@ class Host:
     """`mounts` maps the first part of a path to a folder ("" is the root's).
 
     Faults name files by their last part: `whole` answers ranges with the whole file, `missing` with 404, `drop` breaks
-    off the first answers of a file half way, `busy` refuses the first ones with 503.
+    off the first answers of a file half way, `busy` refuses the first ones with 503, `instead` gives other bytes.
     """
 
     mounts: dict[str, Path]
@@ -27,6 +27,7 @@ class Host:
     missing: set[str] = field(default_factory=set)
     drop: dict[str, int] = field(default_factory=dict)
     busy: dict[str, int] = field(default_factory=dict)
+    instead: dict[str, bytes] = field(default_factory=dict)
     ranges: list[tuple[str, int, int]] = field(default_factory=list)
     """(path, offset, bytes) of every range that was asked for."""
     url: str = ""
@@ -48,7 +49,7 @@ class Host:
         return file if file.is_file() and file.name not in self.missing else None
 
     def reset(self) -> None:
-        for faults in (self.whole, self.missing, self.drop, self.busy, self.ranges):
+        for faults in (self.whole, self.missing, self.drop, self.busy, self.instead, self.ranges):
             faults.clear()
 
 
@@ -69,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.owner.busy[file.name] -= 1
             self._answer(503, b"busy", "text/plain")
             return
-        data = file.read_bytes()
+        data = self.owner.instead.get(file.name) or file.read_bytes()
         mime = TYPES.get(file.suffix) or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         if not asked or file.name in self.owner.whole:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from oxinfer_web.checkpoint import INDEX, SINGLE
 from oxinfer_web.convert import convert
-from playwright.sync_api import Page, Playwright, expect
+from playwright.sync_api import Error, Page, Playwright, expect
 from support import FIXTURES
 
-from .conftest import FLAGS, chromium
+from .conftest import DIST, FLAGS, chromium
 from .host import Host
 
 Fault = Callable[[Path, Host], None]
@@ -143,6 +143,16 @@ def test_good(page: Page, host: Host, good: Path) -> None:
     page.goto(host.url + "?model=made/good/")
     expect(page.get_by_role("button", name="Generate")).to_be_enabled()
     expect(page.get_by_role("alert")).to_be_hidden()
+
+
+def test_dead_thread(page: Page, host: Host, good: Path) -> None:
+    """A kernel thread that dies is missed at the next barrier: an error after some seconds, and no hang."""
+    (script,) = (DIST / "assets").glob("thread-*.js")
+    host.instead[script.name] = b"onmessage = () => { postMessage('ready'); close(); }"
+    page.goto(host.url + "bench.html")
+    page.wait_for_function("window.ready")
+    with pytest.raises(Error, match="a kernel thread has stopped answering; load the model again, or use one thread"):
+        page.evaluate("window.oxinfer.probe({ model: 'made/good', ids: [1, 2, 3], threads: 2 })")
 
 
 def test_without_simd(playwright: Playwright, host: Host, good: Path) -> None:

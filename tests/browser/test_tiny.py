@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from oxinfer_web.checkpoint import Checkpoint
 from oxinfer_web.convert import convert
-from playwright.sync_api import Page
+from playwright.sync_api import Page, Playwright
 from support import FIXTURES, TINY, expected
 
-from .conftest import DIST
+from .conftest import DIST, FLAGS, chromium
 from .host import Host
 from .models import native, part_scales
 
@@ -30,13 +30,33 @@ def prompt(case: str) -> list[int]:
 
 
 @pytest.mark.parametrize("case", TINY)
-@pytest.mark.parametrize(("kernel", "threads"), [("simd", 1), ("relaxed", 2)])
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("kernel", ["simd", "relaxed"])
 def test_golden(bench: Page, case: str, kernel: str, threads: int) -> None:
     want = expected(case)
     got = probe(bench, model=f"tiny/{case}", ids=prompt(case), generate=GREEDY, kernel=kernel, threads=threads)
     assert (got["kernel"], got["threads"]) == (kernel, threads)
     np.testing.assert_allclose(got["logits"], want["logits"][-1], atol=2e-3)
     assert got["tokens"] == want["greedy"].tolist()
+
+
+@pytest.mark.parametrize("quant", ["q8", "q4"])
+def test_without_vnni(playwright: Playwright, host: Host, folders: Path, quant: str) -> None:
+    """The relaxed build gives the same bits where the 8-bit dot product is made of several instructions."""
+    folder = folders / f"pairs-{quant}"
+    convert(FIXTURES / "gemma3", folder, quant=quant)
+    flags = [*FLAGS, "--js-flags=--no-enable-avx-vnni --no-enable-avx-vnni-int8"]
+    browser = playwright.chromium.launch(executable_path=chromium(), args=flags)
+    try:
+        page = browser.new_page()
+        page.goto(host.url + "bench.html")
+        page.wait_for_function("window.ready")
+        got = probe(page, model=f"made/{folder.name}", ids=prompt("gemma3"), generate=GREEDY, kernel="relaxed")
+    finally:
+        browser.close()
+    logits, greedy = native(folder, prompt("gemma3"), GREEDY)
+    np.testing.assert_array_equal(np.float32(got["logits"]), logits)
+    assert got["tokens"] == greedy
 
 
 @pytest.mark.parametrize("quant", ["q8", "q4"])

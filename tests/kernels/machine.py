@@ -29,8 +29,8 @@ GUARD = 0x5A
 class Machine:
     """Kernel memory that is used from the start again for every op tried."""
 
-    def __init__(self, kernel: str, threads: int) -> None:
-        self.runtime = WasmtimeRuntime(".", kernel, threads)
+    def __init__(self, kernel: str, threads: int, deterministic: bool = False) -> None:
+        self.runtime = WasmtimeRuntime(".", kernel, threads, deterministic=deterministic)
         self.kernel, self.threads = kernel, threads
         self.runtime.alloc(1 << 16)  # the builds' own data differ a little in size; what follows lies alike in all
         self._base = self.runtime.alloc(96 << 20)

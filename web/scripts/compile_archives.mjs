@@ -10,7 +10,7 @@ import { loadPyodide } from 'pyodide';
 
 const [out, ...archives] = process.argv.slice(2);
 const pyodide = await loadPyodide();
-pyodide.runPython(readFileSync(new URL('compile_archive.py', import.meta.url), 'utf8'));
+pyodide.runPython(readFileSync(join(import.meta.dirname, 'compile_archive.py'), 'utf8'));
 const compile = pyodide.globals.get('compile_archive');
 for (const archive of archives) {
   pyodide.FS.writeFile('source.zip', readFileSync(archive));

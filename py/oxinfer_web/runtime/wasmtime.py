@@ -57,9 +57,12 @@ class WasmtimeRuntime:
         kernel: str = "relaxed",
         threads: int = 1,
         kernels_dir: str | Path | None = None,
+        deterministic: bool = False,
     ) -> None:
         """folder: the checkpoint's; kernel: "relaxed" or "simd"; threads: 1 to MAX_THREADS, simulated above 1.
 
+        deterministic: relaxed instructions do what WebAssembly's deterministic profile says, whatever the machine; the
+        kernels then take another path to the same bits.
         Raises KernelError if wasmtime is not installed, the build is missing, or threads is out of range.
         """
         if not 1 <= threads <= MAX_THREADS:
@@ -75,6 +78,7 @@ class WasmtimeRuntime:
         except ImportError:
             raise KernelError("wasmtime is not installed; pip install 'oxinfer-web[native]'") from None
         config = wasmtime.Config()
+        config.wasm_relaxed_simd_deterministic = deterministic
         config.cranelift_opt_level = "speed"
         config.wasm_simd = True
         config.wasm_relaxed_simd = True
