@@ -1,4 +1,4 @@
-// ATTENTION and ATTENTION_MERGE: which thread takes which query rows and positions.
+// ATTENTION and ATTENTION_MERGE: who computes which query rows and positions.
 //
 // The query heads that share a KV head, times the tokens, make rows; TILE rows are computed at a time. With few tokens
 // the positions are split too, at fixed places, and each split leaves its sums in scratch: [split][token][head] of
@@ -79,9 +79,10 @@ void op_attention(const AttentionOp *op, Step step, Thread th) {
   const Keys keys = {(const Cache *)bytes_at(op->cache), op->kv_heads, op->head_dim, op->kv};
   const uint32_t splits = step.tokens <= SPLIT_TOKENS ? plan.splits : 1;
   Tile *tile = thread_scratch(th);
-  // Later tokens see more positions: threads take turns instead of contiguous shares.
-  for (uint32_t item = th.tid; item < op->kv_heads * plan.tiles * splits; item += th.n) {
-    const uint32_t split = item % splits, index = item / splits % plan.tiles, kv_head = item / splits / plan.tiles;
+  Queue queue = {.units = op->kv_heads * plan.tiles * splits};
+  while (take(&queue, th)) {
+    const uint32_t item = queue.unit, split = item % splits, index = item / splits % plan.tiles,
+                   kv_head = item / splits / plan.tiles;
     Range positions;
     const uint32_t rows = start_tile(&plan, tile, kv_head, index, &positions);
     if (step.tokens <= SPLIT_TOKENS) {

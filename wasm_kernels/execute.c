@@ -7,6 +7,8 @@
 
 static _Alignas(64) uint8_t scratch[MAX_THREADS][SCRATCH_BYTES];
 
+_Alignas(64) uint32_t taken[COUNTERS];
+
 void *thread_scratch(Thread th) { return scratch[th.tid]; }
 
 typedef struct {
@@ -45,7 +47,8 @@ static void play(const Head *op, uint32_t state, Thread th) {
 int execute(uint32_t ops, uint32_t first, uint32_t last, uint32_t state, uint32_t tid, uint32_t n) {
   for (uint32_t i = first; i < last; i++) {
     const Head *op = record(ops, i);
-    play(op, state, (Thread){tid, n});
+    play(op, state, (Thread){tid, n, &taken[i % COUNTERS]});
+    if (n == 1) taken[i % COUNTERS] = 0;
     if (n > 1 && (op->flags & FLAG_BARRIER) && !barrier(tid, n)) return 0;
   }
   return 1;
@@ -58,7 +61,7 @@ EXPORT(run) void run(uint32_t ops, uint32_t first, uint32_t last, uint32_t state
 
 // Record i alone, without its barrier: a caller that has one thread plays n of them by calling this for each tid.
 EXPORT(phase) void phase(uint32_t ops, uint32_t i, uint32_t state, uint32_t tid, uint32_t n) {
-  play(record(ops, i), state, (Thread){tid, n});
+  play(record(ops, i), state, (Thread){tid, n, &taken[0]});
 }
 
 // memmove inside kernel memory.

@@ -2,6 +2,10 @@
 #pragma once
 #include <stdint.h>
 
+#define COUNTERS 64u
+// Units taken of the work of record i, in counter i % COUNTERS: so many records never run without a barrier between.
+extern uint32_t taken[COUNTERS];
+
 // Thread tid of n plays records [first, last). 1, or 0 when a thread did not arrive at a barrier.
 int execute(uint32_t ops, uint32_t first, uint32_t last, uint32_t state, uint32_t tid, uint32_t n);
 

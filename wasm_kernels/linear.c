@@ -2,23 +2,33 @@
 #include "matmul.h"
 #include "quantize.h"
 
-// The weights' rows count as one long list of units, so that threads get equal shares of q, k and v together.
+// Panels or blocks of rows that are taken together. With one token each thread takes a single stretch, as memory is
+// read fastest that way; with more tokens one panel is work enough.
+static uint32_t grain_of(uint32_t count, Step step, Thread th) { return step.tokens > 1 ? 1 : div_up(count, th.n); }
+
+// The weights' panels count as one long list, so that q, k and v are shared out together.
 void op_linear(const LinearOp *op, Step step, Thread th) {
   const uint32_t *operands = &op->values0;  // values, scales, dst, n_out, quant, for each weight
   const Input input = {op->src, op->src_q};
-  uint32_t units = 0;
-  for (uint32_t i = 0; i < op->count; i++) units += div_up(operands[5 * i + 3], PANEL);
-  Range mine = share(units, th);
-  uint32_t first = 0;
-  for (uint32_t i = 0; i < op->count; i++, operands += 5) {
-    const Weight weight = {operands[0], operands[1], op->n_in, operands[3], operands[4]};
-    uint32_t count = div_up(weight.n_out, PANEL);
-    uint32_t begin = max_u32(mine.begin, first), end = min_u32(mine.end, first + count);
-    if (begin < end) {
-      Range rows = {(begin - first) * PANEL, min_u32((end - first) * PANEL, weight.n_out)};
-      matmul(&weight, rows, &input, (Range){0, step.tokens}, f32_at(operands[2]) + rows.begin, weight.n_out);
+  uint32_t panels = 0;
+  for (uint32_t i = 0; i < op->count; i++) panels += div_up(operands[5 * i + 3], PANEL);
+  const uint32_t grain = grain_of(panels, step, th), grains = div_up(panels, grain);
+  Queue queue = {.units = grains * div_up(step.tokens, TOKEN_BLOCK)};
+  while (take(&queue, th)) {
+    const uint32_t t = queue.unit / grains * TOKEN_BLOCK, from = queue.unit % grains * grain;
+    const Range tokens = {t, min_u32(t + TOKEN_BLOCK, step.tokens)};
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < op->count; i++) {
+      const Weight weight = {operands[5 * i], operands[5 * i + 1], op->n_in, operands[5 * i + 3], operands[5 * i + 4]};
+      const uint32_t count = div_up(weight.n_out, PANEL);
+      const uint32_t begin = max_u32(from, first), end = min_u32(from + grain, first + count);
+      if (begin < end) {
+        const Range rows = {(begin - first) * PANEL, min_u32((end - first) * PANEL, weight.n_out)};
+        float *dst = f32_at(operands[5 * i + 2]) + t * weight.n_out + rows.begin;
+        matmul(&weight, rows, &input, tokens, dst, weight.n_out);
+      }
+      first += count;
     }
-    first += count;
   }
 }
 
@@ -43,9 +53,11 @@ static void gated_block(const GatedOp *op, uint32_t block, Range tokens, float *
 
 void op_gated(const GatedOp *op, Step step, Thread th) {
   float *gate = thread_scratch(th), *up = gate + TOKEN_BLOCK * QBLOCK;
-  Range blocks = share(div_up(op->n_out, QBLOCK), th);
-  for (uint32_t b = blocks.begin; b < blocks.end; b++) {
-    for (uint32_t t = 0; t < step.tokens; t += TOKEN_BLOCK) {
+  const uint32_t blocks = div_up(op->n_out, QBLOCK), grain = grain_of(blocks, step, th), grains = div_up(blocks, grain);
+  Queue queue = {.units = grains * div_up(step.tokens, TOKEN_BLOCK)};
+  while (take(&queue, th)) {
+    const uint32_t t = queue.unit / grains * TOKEN_BLOCK, from = queue.unit % grains * grain;
+    for (uint32_t b = from; b < min_u32(from + grain, blocks); b++) {
       gated_block(op, b, (Range){t, min_u32(t + TOKEN_BLOCK, step.tokens)}, gate, up);
     }
   }

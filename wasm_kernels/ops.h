@@ -14,9 +14,10 @@ typedef struct {
   uint32_t last_row;  // the last token's row in a buffer of the whole step
 } Step;
 
-// Thread tid of n.
+// Thread tid of n, and how many units of the op's work have been taken by all of them.
 typedef struct {
   uint32_t tid, n;
+  uint32_t *taken;
 } Thread;
 
 typedef struct {
@@ -26,6 +27,24 @@ typedef struct {
 // A thread's contiguous share of `units` units of work.
 INLINE Range share(uint32_t units, Thread th) {
   return (Range){(uint32_t)((uint64_t)units * th.tid / th.n), (uint32_t)((uint64_t)units * (th.tid + 1) / th.n)};
+}
+
+// Units of work that whichever thread is free takes next, so that none waits long for a slower or interrupted one:
+//   Queue queue = {.units = ...};
+//   while (take(&queue, th)) ... queue.unit ...
+// All threads of an op must ask until there is no more. Without shared memory, where one thread plays all of them, they
+// take turns.
+typedef struct {
+  uint32_t units, unit, turns;
+} Queue;
+
+INLINE int take(Queue *queue, Thread th) {
+#ifdef __wasm_atomics__
+  queue->unit = __atomic_fetch_add(th.taken, 1, __ATOMIC_RELAXED);
+#else
+  queue->unit = th.tid + th.n * queue->turns++;
+#endif
+  return queue->unit < queue->units;
 }
 
 INLINE uint32_t min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }

@@ -56,6 +56,7 @@ int barrier(uint32_t tid, uint32_t n) {
   if (broken.value) return 0;
   if (++arrived.value == n) {
     arrived.value = 0;
+    __builtin_memset(taken, 0, sizeof taken);
     turn.value = now + 1;
     wake(&turn);
     return 1;

@@ -90,7 +90,7 @@ void op_topk(const TopkOp *op, Step step, Thread th) {
   for (uint32_t item = items.begin; item < items.end; item++) {
     const uint32_t row = item / CHUNKS, chunk = item % CHUNKS;
     const float *x = f32_at(op->logits) + row * op->n;
-    Range range = share(op->n, (Thread){chunk, CHUNKS});
+    Range range = share(op->n, (Thread){.tid = chunk, .n = CHUNKS});
     Candidate *out = partial(op->scratch, op->k, row, chunk);
     if (chunk == 0) floor = -__builtin_inff();
     largest(x, range, op->k, floor, out);

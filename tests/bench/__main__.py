@@ -47,7 +47,7 @@ def main() -> None:
     args = arguments()
     settings = sections.Settings(args.threads, args.rounds)
     with browser(sections.links(), args.dist) as chromium:
-        about = report.machine(chromium.version, args.threads, shlex.join(["./build.sh", "bench", *sys.argv[1:]]))
+        about = report.machine(chromium.version, args.threads, command(args))
         about |= {
             "rounds": args.rounds,
             "prompt": sections.PROMPT_TOKENS,
@@ -74,6 +74,16 @@ def main() -> None:
     if args.write_docs:
         docs.write_docs(ROOT / "docs" / "benchmarks.md", about, rows)
     sys.exit(any(row.holds is False for row in rows))
+
+
+def command(args: argparse.Namespace) -> str:
+    """The command that gives the same rows, without where they are written."""
+    words = ["./build.sh", "bench"]
+    if args.only:
+        words += ["--only", args.only]
+    if args.shapes:
+        words.append("--shapes")
+    return shlex.join([*words, *(["--rounds", str(args.rounds)] if args.rounds != 3 else [])])
 
 
 def joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:

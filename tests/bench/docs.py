@@ -30,7 +30,8 @@ gives for a request. "Python and JavaScript" is what of a decoded token's time i
 """,
     "threads": """## Threads
 
-The same pass with two threads and with one.
+The same pass with two threads and with one. Decoding reads every weight once a token and cannot gain more from a second
+thread than plain reading of memory does, once one thread comes near that.
 """,
     "context": """## Context
 

@@ -131,6 +131,16 @@ def gemv_speeds(browser: Browser, threads: int, rounds: int) -> dict[str, list[f
     return out
 
 
+def read_speeds(browser: Browser, threads: int, rounds: int) -> list[float]:
+    """GB/s of plain loads, in each round, over as many bytes as `gemv_speeds` reads."""
+    with lab(browser, threads) as bench:
+        nbytes = weight_bytes(Quant.Q4, GEMV_ROWS[Quant.Q4])
+        plain = bench.fill(nbytes, NOISE)
+        bench.read(plain, 1 << 22, WARM_UP)
+        bench.read(plain, nbytes, TIMES)  # does not count
+        return [nbytes / bench.read(plain, nbytes, TIMES) / 1e6 for _ in range(rounds)]
+
+
 def gemm_speeds(browser: Browser, onnx_file: str, threads: int, rounds: int) -> dict[str, list[float]]:
     """GOP/s (two a weight and token) of "q4" and of "onnxruntime" in each round, on the same shape."""
     out: dict[str, list[float]] = {"q4": [], "onnxruntime": []}

@@ -101,6 +101,8 @@ def threads(browser: Browser, settings: Settings) -> Iterator[Row]:
         for measure in ("decode", "prefill"):
             one, two = (tuple(results[n][f"{measure}_tok_s"]) for n in ("1", "2"))
             yield Row("threads", f"{measure}, 2 threads, {model}", "tok/s", two, "1 thread", one, 1.8)
+    one, two = (tuple(kernels.read_speeds(browser, n, settings.rounds)) for n in (1, 2))
+    yield Row("threads", "plain read, 2 threads", "GB/s", two, "1 thread", one)
 
 
 def context(browser: Browser, settings: Settings) -> Iterator[Row]:
