@@ -79,9 +79,9 @@ void op_attention(const AttentionOp *op, Step step, Thread th) {
   const Keys keys = {(const Cache *)bytes_at(op->cache), op->kv_heads, op->head_dim, op->kv};
   const uint32_t splits = step.tokens <= SPLIT_TOKENS ? plan.splits : 1;
   Tile *tile = thread_scratch(th);
-  Queue queue = {.units = op->kv_heads * plan.tiles * splits};
+  Queue queue = {.units = op->kv_heads * plan.tiles * splits, .grain = 1};
   while (take(&queue, th)) {
-    const uint32_t item = queue.unit, split = item % splits, index = item / splits % plan.tiles,
+    const uint32_t item = queue.range.begin, split = item % splits, index = item / splits % plan.tiles,
                    kv_head = item / splits / plan.tiles;
     Range positions;
     const uint32_t rows = start_tile(&plan, tile, kv_head, index, &positions);

@@ -1,8 +1,6 @@
 // The executor: plays a program's records, on one thread of several.
 #include "execute.h"
 
-#include "ops.h"
-
 #define EXPORT(name) __attribute__((export_name(#name)))
 
 static _Alignas(64) uint8_t scratch[MAX_THREADS][SCRATCH_BYTES];
@@ -44,12 +42,29 @@ static void play(const Head *op, uint32_t state, Thread th) {
   }
 }
 
+// What a thread will read for the next product after record i, if that is with one token.
+static Ahead ahead_of(uint32_t ops, uint32_t i, uint32_t last, uint32_t state, Thread th) {
+  while (++i < last) {
+    const Head *op = record(ops, i);
+    if (op->code != OP_LINEAR && op->code != OP_GATED) continue;
+    if (step_of(state, op->flags).tokens > 1) break;
+    return op->code == OP_LINEAR ? linear_ahead((const LinearOp *)op, th) : gated_ahead((const GatedOp *)op, th);
+  }
+  return (Ahead){0};
+}
+
 int execute(uint32_t ops, uint32_t first, uint32_t last, uint32_t state, uint32_t tid, uint32_t n) {
+  Ahead ahead = {0};
   for (uint32_t i = first; i < last; i++) {
     const Head *op = record(ops, i);
-    play(op, state, (Thread){tid, n, &taken[i % COUNTERS]});
+    const Thread th = {tid, n, &taken[i % COUNTERS]};
+    play(op, state, th);
     if (n == 1) taken[i % COUNTERS] = 0;
-    if (n > 1 && (op->flags & FLAG_BARRIER) && !barrier(tid, n)) return 0;
+    if (n > 1 && (op->flags & FLAG_BARRIER)) {
+      const Ahead next = ahead_of(ops, i, last, state, th);
+      if (next.end != ahead.end) ahead = next;  // else a part of it has been read at the barrier before
+      if (!barrier(tid, n, &ahead)) return 0;
+    }
   }
   return 1;
 }

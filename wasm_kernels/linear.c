@@ -1,30 +1,52 @@
+// LINEAR and GATED: which thread multiplies by which rows of the weights.
 #include "mathf.h"
 #include "matmul.h"
 #include "quantize.h"
 
-// Panels or blocks of rows that are taken together. With one token each thread takes a single stretch, as memory is
-// read fastest that way; with more tokens one panel is work enough.
-static uint32_t grain_of(uint32_t count, Step step, Thread th) { return step.tokens > 1 ? 1 : div_up(count, th.n); }
+#define AHEAD_BYTES (256u << 10)  // fits the second-level cache of any core, beside what is in use
+
+// How `count` panels or blocks of rows are shared out, once for each TOKEN_BLOCK tokens. With one token memory is what
+// takes time, and is read fastest in long stretches: only the last quarter goes in small pieces.
+static Queue queue_of(uint32_t count, Step step, Thread th) {
+  if (step.tokens > 1) return (Queue){.units = count * div_up(step.tokens, TOKEN_BLOCK), .grain = 1};
+  const uint32_t fixed = th.n == 1 ? count : count - count / 4;
+  return (Queue){.units = count, .fixed = fixed, .grain = div_up(count - fixed, 8 * th.n)};
+}
+
+// The stretch of panels or blocks that a thread has taken, and the tokens.
+static Range taken_rows(const Queue *queue, uint32_t count, Step step, Range *tokens) {
+  const uint32_t block = queue->range.begin / count, t = block * TOKEN_BLOCK;
+  *tokens = (Range){t, min_u32(t + TOKEN_BLOCK, step.tokens)};
+  return (Range){queue->range.begin - block * count, queue->range.end - block * count};
+}
+
+static Weight linear_weight(const LinearOp *op, uint32_t i) {
+  const uint32_t *operands = &op->values0 + 5 * i;  // values, scales, dst, n_out, quant, for each weight
+  return (Weight){operands[0], operands[1], op->n_in, operands[3], operands[4]};
+}
 
 // The weights' panels count as one long list, so that q, k and v are shared out together.
-void op_linear(const LinearOp *op, Step step, Thread th) {
-  const uint32_t *operands = &op->values0;  // values, scales, dst, n_out, quant, for each weight
-  const Input input = {op->src, op->src_q};
+static uint32_t linear_panels(const LinearOp *op) {
   uint32_t panels = 0;
-  for (uint32_t i = 0; i < op->count; i++) panels += div_up(operands[5 * i + 3], PANEL);
-  const uint32_t grain = grain_of(panels, step, th), grains = div_up(panels, grain);
-  Queue queue = {.units = grains * div_up(step.tokens, TOKEN_BLOCK)};
+  for (uint32_t i = 0; i < op->count; i++) panels += div_up(linear_weight(op, i).n_out, PANEL);
+  return panels;
+}
+
+void op_linear(const LinearOp *op, Step step, Thread th) {
+  const Input input = {op->src, op->src_q};
+  const uint32_t panels = linear_panels(op);
+  Queue queue = queue_of(panels, step, th);
   while (take(&queue, th)) {
-    const uint32_t t = queue.unit / grains * TOKEN_BLOCK, from = queue.unit % grains * grain;
-    const Range tokens = {t, min_u32(t + TOKEN_BLOCK, step.tokens)};
+    Range tokens;
+    const Range range = taken_rows(&queue, panels, step, &tokens);
     uint32_t first = 0;
     for (uint32_t i = 0; i < op->count; i++) {
-      const Weight weight = {operands[5 * i], operands[5 * i + 1], op->n_in, operands[5 * i + 3], operands[5 * i + 4]};
+      const Weight weight = linear_weight(op, i);
       const uint32_t count = div_up(weight.n_out, PANEL);
-      const uint32_t begin = max_u32(from, first), end = min_u32(from + grain, first + count);
+      const uint32_t begin = max_u32(range.begin, first), end = min_u32(range.end, first + count);
       if (begin < end) {
         const Range rows = {(begin - first) * PANEL, min_u32((end - first) * PANEL, weight.n_out)};
-        float *dst = f32_at(operands[5 * i + 2]) + t * weight.n_out + rows.begin;
+        float *dst = f32_at((&op->dst0)[5 * i]) + tokens.begin * weight.n_out + rows.begin;
         matmul(&weight, rows, &input, tokens, dst, weight.n_out);
       }
       first += count;
@@ -32,11 +54,14 @@ void op_linear(const LinearOp *op, Step step, Thread th) {
   }
 }
 
+static Weight gate_of(const GatedOp *op) {
+  return (Weight){op->gate_values, op->gate_scales, op->n_in, op->n_out, op->quant};
+}
+
 // A unit is one quantization block of the output, so that the thread that computes it can quantize it.
 static void gated_block(const GatedOp *op, uint32_t block, Range tokens, float *gate, float *up) {
   const Input input = {op->src, op->src_q};
-  const Weight g = {op->gate_values, op->gate_scales, op->n_in, op->n_out, op->quant};
-  const Weight u = {op->up_values, op->up_scales, op->n_in, op->n_out, op->quant};
+  const Weight g = gate_of(op), u = {op->up_values, op->up_scales, op->n_in, op->n_out, op->quant};
   Range rows = {block * QBLOCK, min_u32((block + 1) * QBLOCK, op->n_out)};
   matmul(&g, rows, &input, tokens, gate, QBLOCK);
   matmul(&u, rows, &input, tokens, up, QBLOCK);
@@ -53,12 +78,36 @@ static void gated_block(const GatedOp *op, uint32_t block, Range tokens, float *
 
 void op_gated(const GatedOp *op, Step step, Thread th) {
   float *gate = thread_scratch(th), *up = gate + TOKEN_BLOCK * QBLOCK;
-  const uint32_t blocks = div_up(op->n_out, QBLOCK), grain = grain_of(blocks, step, th), grains = div_up(blocks, grain);
-  Queue queue = {.units = grains * div_up(step.tokens, TOKEN_BLOCK)};
+  const uint32_t blocks = div_up(op->n_out, QBLOCK);
+  Queue queue = queue_of(blocks, step, th);
   while (take(&queue, th)) {
-    const uint32_t t = queue.unit / grains * TOKEN_BLOCK, from = queue.unit % grains * grain;
-    for (uint32_t b = from; b < min_u32(from + grain, blocks); b++) {
-      gated_block(op, b, (Range){t, min_u32(t + TOKEN_BLOCK, step.tokens)}, gate, up);
-    }
+    Range tokens;
+    const Range range = taken_rows(&queue, blocks, step, &tokens);
+    for (uint32_t b = range.begin; b < range.end; b++) gated_block(op, b, tokens, gate, up);
   }
+}
+
+static Ahead from_row(const Weight *w, uint32_t row) {
+  const uint32_t rows = div_up(w->n_out, PANEL) * PANEL;
+  const uint8_t *at = bytes_at(w->values + values_bytes(w, row));
+  return (Ahead){at, at + min_u32(values_bytes(w, rows - row), AHEAD_BYTES)};
+}
+
+static const Step one_token = {.tokens = 1};
+
+Ahead linear_ahead(const LinearOp *op, Thread th) {
+  uint32_t panel = share(queue_of(linear_panels(op), one_token, th).fixed, th).begin;
+  for (uint32_t i = 0; i < op->count; i++) {
+    const Weight weight = linear_weight(op, i);
+    const uint32_t count = div_up(weight.n_out, PANEL);
+    if (panel < count) return from_row(&weight, panel * PANEL);
+    panel -= count;
+  }
+  return (Ahead){0};
+}
+
+Ahead gated_ahead(const GatedOp *op, Thread th) {
+  const Weight gate = gate_of(op);
+  const uint32_t blocks = div_up(op->n_out, QBLOCK);
+  return from_row(&gate, share(queue_of(blocks, one_token, th).fixed, th).begin * QBLOCK);
 }

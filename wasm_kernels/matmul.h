@@ -17,6 +17,11 @@ typedef struct {
 INLINE uint32_t panel(uint32_t row) { return row / PANEL * PANEL; }
 INLINE uint32_t lane(uint32_t row) { return row % PANEL; }
 
+// Bytes of the values of so many rows.
+INLINE uint32_t values_bytes(const Weight *w, uint32_t rows) {
+  return rows * (w->quant == QUANT_Q4 ? w->n_in / 2 : w->quant == QUANT_Q8 ? w->n_in : w->n_in * 2);
+}
+
 // The input rows: f32 [T, n_in] for bf16 weights, the quantized copy for Q8 and Q4.
 typedef struct {
   uint32_t f32, quantized;  // addresses

@@ -1,7 +1,6 @@
 // Threads: one instance of the module in each worker, all on one shared memory. Thread 0 publishes a job and takes part
 // in it; the others wait for jobs in thread_main. In a build without shared memory there is only thread 0.
 #include "execute.h"
-#include "records.h"
 
 #define EXPORT(name) __attribute__((export_name(#name)))
 #define STACK_BYTES 65536u
@@ -15,9 +14,11 @@ EXPORT(stack_top) uint32_t stack_top(uint32_t tid) { return (uint32_t)stacks[tid
 
 #define TIMEOUT_NS 10000000000ll  // a thread that takes longer to arrive counts as dead
 
+#define LINE 64u  // bytes of a cache line
+
 // A word that threads spin on, on a cache line of its own.
 typedef struct {
-  _Alignas(64) _Atomic uint32_t value;
+  _Alignas(LINE) _Atomic uint32_t value;
 } Word;
 
 static Word current;        // the job's number * JOB_STEP + its threads; the threads wait for it to change
@@ -51,7 +52,16 @@ static int wait_while(Word *word, uint32_t old, uint32_t spins, int64_t timeout_
   return 1;
 }
 
-int barrier(uint32_t tid, uint32_t n) {
+// Read one byte of every cache line of `ahead` until it ends or word is no longer `old`. There is no instruction to
+// prefetch; a core goes on while its loads are under way.
+static void read_ahead(Ahead *ahead, const Word *word, uint32_t old) {
+  while (ahead->at + 4 * LINE <= ahead->end && word->value == old) {
+    for (uint32_t i = 0; i < 4; i++) (void)*(const volatile uint8_t *)(ahead->at + i * LINE);
+    ahead->at += 4 * LINE;
+  }
+}
+
+int barrier(uint32_t tid, uint32_t n, Ahead *ahead) {
   const uint32_t now = turn.value;
   if (broken.value) return 0;
   if (++arrived.value == n) {
@@ -61,6 +71,7 @@ int barrier(uint32_t tid, uint32_t n) {
     wake(&turn);
     return 1;
   }
+  if (ahead) read_ahead(ahead, &turn, now);
   if (!wait_while(&turn, now, barrier_spins, tid == 0 ? TIMEOUT_NS : -1)) {
     broken.value = 1;
     turn.value = now + 1;
@@ -75,7 +86,7 @@ EXPORT(dispatch) int dispatch(uint32_t ops, uint32_t first, uint32_t last, uint3
   job.ops = ops, job.first = first, job.last = last, job.state = state;
   current.value = current.value / JOB_STEP * JOB_STEP + JOB_STEP + n;
   wake(&current);
-  return !(execute(ops, first, last, state, 0, n) && barrier(0, n));
+  return !(execute(ops, first, last, state, 0, n) && barrier(0, n, 0));
 }
 
 // Thread tid > 0: plays jobs until stop_threads.
@@ -85,7 +96,7 @@ EXPORT(thread_main) void thread_main(uint32_t tid) {
     seen = current.value;
     const uint32_t n = seen % JOB_STEP;
     if (stopping.value || tid >= n) continue;  // the job may change under a thread that has no part in it
-    if (!execute(job.ops, job.first, job.last, job.state, tid, n) || !barrier(tid, n)) return;
+    if (!execute(job.ops, job.first, job.last, job.state, tid, n) || !barrier(tid, n, 0)) return;
   }
 }
 
@@ -98,8 +109,8 @@ EXPORT(stop_threads) void stop_threads(void) {
 
 #else
 
-int barrier(uint32_t tid, uint32_t n) {
-  (void)tid;
+int barrier(uint32_t tid, uint32_t n, Ahead *ahead) {
+  (void)tid, (void)ahead;
   return n == 1;
 }
 
