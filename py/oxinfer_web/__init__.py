@@ -7,7 +7,7 @@ In CPython:
     for token in oxinfer_web.generate_sync(session, prompt_ids):
         ...
 
-In a page, `runtime.page` does the same with `await`.
+In a page, `conversations` does the same with `await`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .config import TextConfig
 from .engine import CHUNK, Engine
 from .errors import CheckpointError, ConfigError, HostError, KernelError, OxinferError, SessionError
 from .generate import finish, generate, generate_sync
-from .records import KVType
+from .program.records import KVType
 from .runtime import Progress
 from .sampling import Sampler
 from .session import Candidates, Session
@@ -65,7 +65,7 @@ def load(
 
     kernel: "relaxed" or "simd" (deterministic by specification). Raises CheckpointError, ConfigError or KernelError.
     """
-    from .runtime.wasmtime import WasmtimeRuntime
+    from .native.kernels import WasmtimeRuntime
 
     config, checkpoint = TextConfig.from_folder(folder), Checkpoint.open(folder)
     runtime = WasmtimeRuntime(folder, kernel, threads)

@@ -16,8 +16,8 @@ from .config import TextConfig
 from .errors import SessionError
 from .kv import KVCache, KVMemory
 from .models import Model, load_model
-from .program import Arena, Recorder, Recording
-from .records import SKIP_ROW, KVType, State, attention_scratch_bytes, topk_scratch_bytes
+from .program.recorder import Arena, Recorder, Recording
+from .program.records import SKIP_ROW, KVType, State, attention_scratch_bytes, topk_scratch_bytes
 from .runtime import OneToken, Progress, Rows, Runtime
 from .session import Candidates, Floats, Want, floats
 from .table import Table

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 
 from .config import TextConfig
-from .records import PAGE, CacheDescriptor, KVType, page_bytes
+from .program.records import PAGE, CacheDescriptor, KVType, page_bytes
 from .runtime import Runtime
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .checkpoint import Checkpoint, TensorRef
 from .errors import CheckpointError
-from .records import Quant
+from .program.records import Quant
 
 Parts = tuple[tuple[int, TensorRef], ...]
 """Pieces of a tensor split by rows: (first row, piece) in rising order."""

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from .checkpoint import Checkpoint, TensorRef
 from .config import RopeSpec
 from .linear import Lin
-from .records import Act
+from .program.records import Act
 from .table import TableRef
 
 X = TypeVar("X")

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .linear import QBLOCK, Parts
-from .records import Quant
+from .program.records import Quant
 
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[Any]

@@ -18,8 +18,8 @@ from .config import RopeSpec
 from .linear import Lin
 from .models import Model
 from .ops import Norm, Scalar
+from .program.records import Act
 from .quant import F32, dequantize, from_bf16, read_parts
-from .records import Act
 from .session import Candidates, Want
 from .table import Table, TableRef
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from .checkpoint import Checkpoint
 from .linear import QBLOCK, Parts, find_matrix
-from .records import Quant
+from .program.records import Quant
 from .runtime import HostTable, Rows
 
 if TYPE_CHECKING:

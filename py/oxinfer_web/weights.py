@@ -12,7 +12,7 @@ from .config import RopeSpec
 from .linear import Lin, Parts
 from .models import Model
 from .ops import Norm, Scalar
-from .records import BARRIER, RECORD_BYTES, encode, padded_rows
+from .program.records import BARRIER, RECORD_BYTES, encode, padded_rows
 from .runtime import LoadItem, Runtime, Segment
 from .table import TableRef
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from oxinfer_web.records import BARRIER, Quant, State, encode, padded_rows, quantized_bytes
+from oxinfer_web.program.records import BARRIER, Quant, State, encode, padded_rows, quantized_bytes
 
 from .browser import Browser, Tab
 

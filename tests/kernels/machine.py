@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from oxinfer_web.records import (
+from oxinfer_web.native.kernels import WasmtimeRuntime
+from oxinfer_web.program.records import (
     CacheDescriptor,
     KVType,
     Quant,
@@ -18,7 +19,6 @@ from oxinfer_web.records import (
     page_bytes,
     quantized_bytes,
 )
-from oxinfer_web.runtime.wasmtime import WasmtimeRuntime
 
 Array = NDArray[Any]
 F32 = NDArray[np.float32]

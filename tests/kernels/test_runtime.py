@@ -9,9 +9,9 @@ import pytest
 from oxinfer_web.checkpoint import TensorRef
 from oxinfer_web.errors import CheckpointError, HostError, KernelError
 from oxinfer_web.generate import finish as result_of
-from oxinfer_web.records import BARRIER, Quant, encode, padded_rows
+from oxinfer_web.native.kernels import WasmtimeRuntime, find_kernels
+from oxinfer_web.program.records import BARRIER, Quant, encode, padded_rows
 from oxinfer_web.runtime import HostTable, LoadItem, Segment
-from oxinfer_web.runtime.wasmtime import WasmtimeRuntime, find_kernels
 
 
 @pytest.fixture

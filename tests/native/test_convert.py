@@ -18,8 +18,8 @@ from oxinfer_web.convert.tensors import wanted_tensors
 from oxinfer_web.errors import CheckpointError, ConfigError, OxinferError
 from oxinfer_web.linear import find_matrix
 from oxinfer_web.models import load_model
+from oxinfer_web.program.records import Quant
 from oxinfer_web.quant import from_bf16, quantize_q4, quantize_q8, read_parts, to_bf16
-from oxinfer_web.records import Quant
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from support import FIXTURES, TINY, safetensors_bytes

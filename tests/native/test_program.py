@@ -6,9 +6,9 @@ from pathlib import Path
 
 import oxinfer_web as ox
 import pytest
-from oxinfer_web.planning import Buffer, place, stages
-from oxinfer_web.program import Recorder
-from oxinfer_web.records import RECORD_BYTES, RECORDS, Bind, c_header, encode
+from oxinfer_web.program.planning import Buffer, place, stages
+from oxinfer_web.program.recorder import Recorder
+from oxinfer_web.program.records import RECORD_BYTES, RECORDS, Bind, c_header, encode
 from support import FIXTURES, TINY
 
 CHUNK = 16
@@ -77,4 +77,4 @@ def test_records_are_one_size_and_refuse_unknown_operands() -> None:
 
 def test_the_c_header_is_in_sync() -> None:
     header = Path(__file__).parents[2] / "wasm_kernels" / "records.h"
-    assert header.read_text() == c_header(), "run: python py/oxinfer_web/records.py > wasm_kernels/records.h"
+    assert header.read_text() == c_header(), "run: python py/oxinfer_web/program/records.py > wasm_kernels/records.h"

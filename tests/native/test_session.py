@@ -9,7 +9,7 @@ import oxinfer_web as ox
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oxinfer_web.records import PAGE
+from oxinfer_web.program.records import PAGE
 from support import TINY, expected
 
 LOADS = {"numpy": ox.load_reference, "kernels": lambda d: ox.load(d, chunk=32, max_context=2048)}

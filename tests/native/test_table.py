@@ -9,8 +9,8 @@ import oxinfer_web as ox
 import pytest
 from oxinfer_web.checkpoint import INDEX, Checkpoint
 from oxinfer_web.generate import finish as result_of
+from oxinfer_web.native.kernels import WasmtimeRuntime
 from oxinfer_web.quant import dequantize_q4, dequantize_q8, from_bf16, quantize_q4, quantize_q8, to_bf16
-from oxinfer_web.runtime.wasmtime import WasmtimeRuntime
 from oxinfer_web.table import Table, find_table
 from support import safetensors_bytes
 

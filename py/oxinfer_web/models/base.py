@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..checkpoint import Checkpoint
 from ..config import TextConfig
 from ..linear import Lin, load_lin
-from ..records import Act
+from ..program.records import Act
 from ..table import TableRef, find_table
 
 _PREFIXES = ("model.language_model.", "language_model.model.", "model.")

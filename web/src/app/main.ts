@@ -1,5 +1,5 @@
 /** The page: choose a model, write a prompt, watch the answer come. */
-import { Oxinfer, OxinferError } from '../engine';
+import { Oxinfer, OxinferError } from '../engine/client';
 import { LoadingBar } from './loading';
 import { formatBytes, listModels, type ModelEntry } from './models';
 

@@ -1,7 +1,7 @@
 /** What scripts use to measure and test the engine in a browser: `window.oxinfer`. */
-import { Oxinfer, type ModelInfo, type Stats } from '../engine';
-import type { Build } from '../engine/kernels';
-import type { BenchResult } from '../engine/protocol';
+import { Oxinfer, type ModelInfo, type Stats } from '../engine/client';
+import type { Build } from '../engine/host/kernels';
+import type { BenchResult } from '../engine/client/protocol';
 import { promptText } from './text';
 
 const REPEATS = 3;

@@ -1,14 +1,14 @@
 /** The engine worker: Pyodide, the kernels' first thread, and the model's files meet here. */
 import * as Comlink from 'comlink';
-import { fromPython, messageOf, OxinferError } from './errors';
-import { createHost, type Host } from './host';
+import { fromPython, messageOf, OxinferError } from '../host/errors';
+import { createHost, type Host } from '../host/host';
 import type { EngineApi, GenerationMessage, KVPrecision, ModelInfo, Stats } from './protocol';
 import { startPython } from './python';
-import { Source } from './source';
-import { startKernels } from './start';
-import { ShardStore } from './store';
+import { Source } from '../host/source';
+import { startKernels } from '../host/start';
+import { ShardStore } from '../host/store';
 
-/** py/oxinfer_web/runtime/page.py: requests and answers are JSON. */
+/** py/oxinfer_web/conversations.py: requests and answers are JSON. */
 interface Page {
   info(): string;
   stats(): string;
@@ -59,7 +59,7 @@ const api: EngineApi = {
       ShardStore.open(source),
     ]);
     const host = createHost(source, store, kernels, throttled(onProgress));
-    const module = python.pyimport('oxinfer_web.runtime.page') as {
+    const module = python.pyimport('oxinfer_web.conversations') as {
       open_page(host: Host, maxContext: number | undefined, kv: KVPrecision): Promise<Page>;
     };
     try {

@@ -241,7 +241,7 @@ def encode(name: str, flags: int = 0, **operands: float) -> bytes:
 def c_header() -> str:
     """The C header of the records, from the same table."""
     out = [
-        "// Made by `python py/oxinfer_web/records.py`; do not edit.",
+        "// Made by `python py/oxinfer_web/program/records.py`; do not edit.",
         "#pragma once",
         "#include <stdint.h>",
         "",

@@ -1,5 +1,5 @@
 /**
- * What the Python side (runtime/browser.py) sees of this worker: kernel memory, the kernels, and the model's files.
+ * What the Python side (browser/kernels.py) sees of this worker: kernel memory, the kernels, and the model's files.
  *
  * Calls that happen for every token take numbers and nothing else; plans come as JSON, which is cheaper to hand over
  * than a list of objects.

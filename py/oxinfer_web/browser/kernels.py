@@ -1,4 +1,4 @@
-"""The runtime under Pyodide: kernels, memory and files belong to the engine worker (web/src/engine/host.ts).
+"""The runtime under Pyodide: kernels, memory and files belong to the engine worker (web/src/engine/host/host.ts).
 
 What happens for every token passes numbers only; plans are handed over as JSON. JavaScript's errors carry the names of
 the classes in `errors`, and become them here.
@@ -27,7 +27,7 @@ from ..checkpoint import (
 )
 from ..config import TextConfig
 from ..errors import CheckpointError, ConfigError, HostError, OxinferError
-from . import HostTable, LoadItem, OneToken, Progress, Rows
+from ..runtime import HostTable, LoadItem, OneToken, Progress, Rows
 
 
 def ours(e: Any) -> Exception:
@@ -43,7 +43,7 @@ class BrowserRuntime:
     """`runtime.Runtime` over the engine worker's host object."""
 
     def __init__(self, host: Any) -> None:
-        """host: the JavaScript object that web/src/engine/host.ts makes, for one model's folder."""
+        """host: the JavaScript object that web/src/engine/host/host.ts makes, for one model's folder."""
         self.kernel: str = host.kernel
         self.threads: int = host.threads
         self._host = host

@@ -1,4 +1,4 @@
-"""The Python half of the page's engine worker (web/src/engine/worker.ts): one loaded model, one conversation.
+"""The Python half of the page's engine worker (web/src/engine/client/worker.ts): one loaded model, one conversation.
 
 Requests and answers are JSON, errors are the package's own; the worker turns both into JavaScript's.
 """
@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..engine import Engine
-from ..generate import generate
-from ..records import KVType
-from ..sampling import Sampler
-from ..session import Session
-from .browser import BrowserRuntime, open_checkpoint, open_config
+from .browser.kernels import BrowserRuntime, open_checkpoint, open_config
+from .engine import Engine
+from .generate import generate
+from .program.records import KVType
+from .sampling import Sampler
+from .session import Session
 
 DEFAULT_CONTEXT = 4096
 """Positions of a conversation where the page does not say."""
@@ -45,7 +45,7 @@ class Page:
         self._session = Session(engine)
 
     def info(self) -> str:
-        """What there is to know about the model: `ModelInfo` of web/src/engine/protocol.ts."""
+        """What there is to know about the model: `ModelInfo` of web/src/engine/client/protocol.ts."""
         config, runtime = self._engine.config, self._engine.runtime
         return json.dumps(
             {

@@ -3,9 +3,9 @@ import { Template } from '@huggingface/jinja';
 import { Tokenizer } from '@huggingface/tokenizers';
 import * as Comlink from 'comlink';
 import { StreamDecoder } from './decoder';
-import { hostError, messageOf, OxinferError } from './errors';
+import { hostError, messageOf, OxinferError } from '../host/errors';
 import type { TokenizerApi } from './protocol';
-import { Source } from './source';
+import { Source } from '../host/source';
 
 /** What is read of tokenizer_config.json; a special token is its text or an object with it. */
 interface TokenizerConfig {

@@ -1,6 +1,6 @@
 /** What the page and the engine worker say to each other. */
-import type { Build } from './kernels';
-import type { HostStats } from './rows';
+import type { Build } from '../host/kernels';
+import type { HostStats } from '../host/rows';
 
 /** Precision of the KV cache. "f16" halves its memory; NLL of a reference text stays within 0.5 %. */
 export type KVPrecision = 'f32' | 'f16';

@@ -18,8 +18,8 @@ from typing import Any
 
 from ..checkpoint import TensorRef
 from ..errors import CheckpointError, HostError, KernelError
-from ..records import MAX_THREADS, State
-from . import HostTable, LoadItem, OneToken, Progress, Rows
+from ..program.records import MAX_THREADS, State
+from ..runtime import HostTable, LoadItem, OneToken, Progress, Rows
 
 KERNELS = ("relaxed", "simd")
 WASM_PAGE = 65536

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .config import RopeSpec
-from .linear import Lin
-from .models import Model
-from .ops import Norm, Scalar
+from ..config import RopeSpec
+from ..linear import Lin
+from ..models import Model
+from ..ops import Norm, Scalar
+from ..runtime import Runtime
+from ..table import TableRef
+from ..weights import Weights
 from .planning import Buffer, Entry, Operand, barriers, buffer, drop_unread, narrow, place, quantized_buffer
 from .records import LAST, Act, Bind, KVType, Quant, encode
-from .runtime import Runtime
-from .table import TableRef
-from .weights import Weights
 
 _CAN_QUANTIZE = ("NORM", "GATED", "ACT_MUL")
 """Records that can leave a quantized copy (dst_q) beside their f32 result, or instead of it."""

@@ -6,8 +6,8 @@
  *     model.close();
  */
 import * as Comlink from 'comlink';
-import { OxinferError, type ErrorName } from './errors';
-import type { Build } from './kernels';
+import { OxinferError, type ErrorName } from '../host/errors';
+import type { Build } from '../host/kernels';
 import type {
   ChatMessage,
   EngineApi,
@@ -19,7 +19,7 @@ import type {
   KVPrecision,
 } from './protocol';
 
-export { OxinferError } from './errors';
+export { OxinferError } from '../host/errors';
 export type { ChatMessage, ModelInfo, Sampling, Stats } from './protocol';
 
 export interface LoadOptions {

@@ -1,4 +1,4 @@
-"""What runs a program: kernels with a memory of their own. One protocol; `wasmtime` for CPython, `browser` for Pyodide.
+"""What runs a program: kernels with a memory of their own. One protocol; `native` for CPython, `browser` for Pyodide.
 
 A runtime is made for one checkpoint source (a folder or a URL), because loading is its work: it alone knows how to get
 file bytes into kernel memory without a copy on the way.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..checkpoint import TensorRef
+from .checkpoint import TensorRef
 
 Progress = Callable[[int, int], None]
 """Called as progress(bytes done, bytes in all)."""

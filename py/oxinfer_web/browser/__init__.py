@@ -1,0 +1,1 @@
+"""Kernels and files for Pyodide: both belong to the engine worker, and are asked for through JavaScript."""
