@@ -6,6 +6,7 @@
 #include "attention.h"
 
 #include "quantize.h"
+#include "scratch.h"
 
 typedef struct {
   const AttentionOp *op;

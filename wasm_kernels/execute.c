@@ -1,13 +1,7 @@
 // The executor: plays a program's records, on one thread of several.
 #include "execute.h"
 
-#define EXPORT(name) __attribute__((export_name(#name)))
-
-static _Alignas(64) uint8_t scratch[MAX_THREADS][SCRATCH_BYTES];
-
-_Alignas(64) uint32_t taken[COUNTERS];
-
-void *thread_scratch(Thread th) { return scratch[th.tid]; }
+#include "barrier.h"
 
 typedef struct {
   uint32_t code, flags;

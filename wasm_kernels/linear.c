@@ -2,6 +2,7 @@
 #include "mathf.h"
 #include "matmul.h"
 #include "quantize.h"
+#include "scratch.h"
 
 #define AHEAD_BYTES (256u << 10)  // fits the second-level cache of any core, beside what is in use
 

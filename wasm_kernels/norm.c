@@ -2,6 +2,7 @@
 
 #include "ops.h"
 #include "quantize.h"
+#include "scratch.h"
 
 // dst = (residual + src / rms * (weight + offset)) * scale for one row; see NORM in records.h.
 static void norm_row(const NormOp *op, const float *src, const float *residual, float *dst) {

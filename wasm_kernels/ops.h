@@ -1,10 +1,7 @@
-// What the kernels share: the step, the split of work between threads, scratch memory, and each op's entry point.
+// What the kernels share: the step, the split of work between threads, and each op's entry point.
 #pragma once
 #include "records.h"
 #include "vec.h"
-
-#define MAX_COLUMNS 32768u        // of a weight: what REPACK's scratch holds
-#define SCRATCH_BYTES (1u << 20)  // a thread's: a panel of MAX_COLUMNS bf16
 
 // What an op has to know of the step. With FLAG_LAST: one token, the step's last.
 typedef struct {
@@ -70,9 +67,6 @@ INLINE float *f32_at(uint32_t address) { return (float *)address; }
 INLINE uint8_t *bytes_at(uint32_t address) { return (uint8_t *)address; }
 INLINE uint16_t *u16_at(uint32_t address) { return (uint16_t *)address; }
 INLINE uint32_t *u32_at(uint32_t address) { return (uint32_t *)address; }
-
-// SCRATCH_BYTES that only this thread uses, within one op.
-void *thread_scratch(Thread th);
 
 void op_embed(const EmbedOp *op, Step step, Thread th);
 void op_rope_table(const RopeTableOp *op, Step step, Thread th);

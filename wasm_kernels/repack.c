@@ -9,6 +9,7 @@
 #include "dot.h"
 #include "matmul.h"
 #include "quantize.h"
+#include "scratch.h"
 
 // 16 rows of `words` 32-bit words at p: word i of each row side by side. `flip` is xored into every word.
 static void interleave_u32(uint32_t *p, uint32_t words, uint32_t flip, uint32_t *scratch) {

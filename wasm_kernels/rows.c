@@ -2,6 +2,7 @@
 #include "mathf.h"
 #include "ops.h"
 #include "quantize.h"
+#include "scratch.h"
 
 static void embed_bf16(float *dst, const uint16_t *row, uint32_t cols, float scale) {
   for (uint32_t i = 0; i < cols; i += 4) {
