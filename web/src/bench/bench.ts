@@ -1,7 +1,5 @@
 /** What scripts use to measure and test the engine in a browser: `window.oxinfer`. */
-import { Oxinfer, type ModelInfo, type Stats } from '../engine/client';
-import type { Build } from '../engine/host/kernels';
-import type { BenchResult } from '../engine/client/protocol';
+import { Oxinfer, type BenchResult, type Build, type ModelInfo, type Stats } from '../engine/client';
 import { promptText } from './text';
 
 const REPEATS = 3;

@@ -6,8 +6,7 @@
  *     model.close();
  */
 import * as Comlink from 'comlink';
-import { OxinferError, type ErrorName } from '../host/errors';
-import type { Build } from '../host/kernels';
+import { OxinferError, type Build, type ErrorName } from '../host';
 import type {
   ChatMessage,
   EngineApi,
@@ -19,8 +18,8 @@ import type {
   KVPrecision,
 } from './protocol';
 
-export { OxinferError } from '../host/errors';
-export type { ChatMessage, ModelInfo, Sampling, Stats } from './protocol';
+export { OxinferError, type Build } from '../host';
+export type { BenchResult, ChatMessage, ModelInfo, Sampling, Stats } from './protocol';
 
 export interface LoadOptions {
   /** Kernel threads; by default one a core, at most 8. One where the page is not cross-origin isolated. */
@@ -33,7 +32,7 @@ export interface LoadOptions {
   kv?: KVPrecision;
   /** false: no tokenizer is read; the model then takes token ids and gives tokens without text. */
   tokenizer?: boolean;
-  /** Address of the folder with pyodide/ and kernels/; by default the page's own. */
+  /** Address of the folder with pyodide/ and kernels/; by default the one that oxinfer-web.js is in. */
   site?: string;
   /** Told of loaded bytes and bytes in all, some ten times a second. */
   onProgress?: (done: number, total: number) => void;
@@ -52,6 +51,8 @@ export interface Piece {
   text: string;
 }
 
+/** The folder of this module: the build puts it at the site's root. */
+const HOME = import.meta.url.replace(/[^/]*$/, '');
 const DEFAULTS: Sampling = { maxTokens: 256, temperature: 0, topK: 64, topP: 0.95, seed: null };
 
 export class Oxinfer {
@@ -69,12 +70,12 @@ export class Oxinfer {
     signal?.throwIfAborted();
     const here = document.baseURI;
     const folder = new URL(url.endsWith('/') ? url : `${url}/`, here).href;
-    const engineWorker = new Worker(new URL('./worker.ts', import.meta.url), { type: 'module' });
+    const engineWorker = new Worker(new URL('./engine.ts', import.meta.url), { type: 'module' });
     const tokenizerWorker = new Worker(new URL('./tokenizer.ts', import.meta.url), { type: 'module' });
     const workers = [engineWorker, tokenizerWorker];
     const engine = Comlink.wrap<EngineApi>(engineWorker);
     const tokenizer = Comlink.wrap<TokenizerApi>(tokenizerWorker);
-    const site = new URL(options.site ?? './', here).href;
+    const site = options.site === undefined ? HOME : new URL(`${options.site}/`.replace(/\/+$/, '/'), here).href;
     const progress = Comlink.proxy((done: number, total: number) => onProgress?.(done, total));
     const ended = new Promise<never>((_, reject) => {
       signal?.addEventListener('abort', () => {

@@ -1,6 +1,5 @@
 /** What the page and the engine worker say to each other. */
-import type { Build } from '../host/kernels';
-import type { HostStats } from '../host/rows';
+import type { Build, HostStats } from '../host';
 
 /** Precision of the KV cache. "f16" halves its memory; NLL of a reference text stays within 0.5 %. */
 export type KVPrecision = 'f32' | 'f16';

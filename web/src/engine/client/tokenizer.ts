@@ -3,9 +3,8 @@ import { Template } from '@huggingface/jinja';
 import { Tokenizer } from '@huggingface/tokenizers';
 import * as Comlink from 'comlink';
 import { StreamDecoder } from './decoder';
-import { hostError, messageOf, OxinferError } from '../host/errors';
+import { hostError, messageOf, OxinferError, Source } from '../host';
 import type { TokenizerApi } from './protocol';
-import { Source } from '../host/source';
 
 /** What is read of tokenizer_config.json; a special token is its text or an object with it. */
 interface TokenizerConfig {

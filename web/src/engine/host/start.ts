@@ -10,6 +10,14 @@ const MAX_THREADS = 16;
 /** Long, as Pyodide's own start may keep a busy machine from answering. */
 const THREAD_START_MS = 60_000;
 
+/** What the host is given by whoever runs it: it knows no addresses of its own. */
+export interface Assets {
+  /** The bytes of a kernel build, such as "relaxed-shared.wasm". Rejects if they cannot be had. */
+  wasm(file: string): Promise<BufferSource>;
+  /** A new worker that runs thread.ts. */
+  thread(): Worker;
+}
+
 /** The build that this browser runs, or the one asked for. Throws KernelError. */
 export async function chooseBuild(wanted: Build | undefined): Promise<Build> {
   if (!(await simd()))
@@ -28,35 +36,35 @@ export function chooseThreads(wanted: number | undefined): number {
   return Math.max(1, Math.min(Math.floor(threads), MAX_THREADS));
 }
 
-/** Fetch, compile and start the kernels. folder: address of the .wasm files. Throws KernelError. */
-export async function startKernels(folder: string, wanted?: Build, wantedThreads?: number): Promise<Kernels> {
+/** Compile the kernels and start them. Throws KernelError. */
+export async function startKernels(assets: Assets, wanted?: Build, wantedThreads?: number): Promise<Kernels> {
   const build = await chooseBuild(wanted);
   const shared = crossOriginIsolated;
   const file = `${build}-${shared ? 'shared' : 'single'}.wasm`;
-  const module = await compile(folder + file, file);
+  const module = await compile(assets, file);
   const memory = createMemory(shared);
   const exports = await instantiate(module, memory, 0);
-  const threads = await startThreads(module, memory, chooseThreads(wantedThreads));
+  const threads = await startThreads(assets, module, memory, chooseThreads(wantedThreads));
   return new Kernels(memory, exports, build, threads);
 }
 
-async function compile(url: string, file: string): Promise<WebAssembly.Module> {
+async function compile(assets: Assets, file: string): Promise<WebAssembly.Module> {
   try {
-    const response = await fetch(url);
-    if (!response.ok) throw new Error(`the server answered ${response.status}`);
     // Not compileStreaming: it refuses a module that the host serves under another MIME type.
-    return await WebAssembly.compile(await response.arrayBuffer());
+    return await WebAssembly.compile(await assets.wasm(file));
   } catch (e) {
     throw kernelError(`kernels/${file}: ${messageOf(e)}; build the site again and reload the page`);
   }
 }
 
 /** Start threads 1 to n - 1; resolves to how many there are, 1 if any did not start. */
-async function startThreads(module: WebAssembly.Module, memory: WebAssembly.Memory, n: number): Promise<number> {
-  const workers = Array.from(
-    { length: n - 1 },
-    () => new Worker(new URL('./thread.ts', import.meta.url), { type: 'module' }),
-  );
+async function startThreads(
+  assets: Assets,
+  module: WebAssembly.Module,
+  memory: WebAssembly.Memory,
+  n: number,
+): Promise<number> {
+  const workers = Array.from({ length: n - 1 }, () => assets.thread());
   try {
     await Promise.all(workers.map((worker, i) => ready(worker, { module, memory, tid: i + 1 })));
     return n;

@@ -1,12 +1,9 @@
 /** The engine worker: Pyodide, the kernels' first thread, and the model's files meet here. */
 import * as Comlink from 'comlink';
-import { fromPython, messageOf, OxinferError } from '../host/errors';
-import { createHost, type Host } from '../host/host';
+import { fromPython, messageOf, openHost, OxinferError, type Host } from '../host';
+import { siteAssets } from './assets';
 import type { EngineApi, GenerationMessage, KVPrecision, ModelInfo, Stats } from './protocol';
 import { startPython } from './python';
-import { Source } from '../host/source';
-import { startKernels } from '../host/start';
-import { ShardStore } from '../host/store';
 
 /** py/oxinfer_web/conversations.py: requests and answers are JSON. */
 interface Page {
@@ -51,14 +48,10 @@ function throttled(report: (done: number, total: number) => void): (done: number
 
 const api: EngineApi = {
   async load({ url, site, kernel, threads, maxContext, kv }, onProgress) {
-    const source = new Source(url);
-    source.prefetch();
-    const [python, kernels, store] = await Promise.all([
+    const [python, host] = await Promise.all([
       startPython(`${site}pyodide/`),
-      startKernels(`${site}kernels/`, kernel, threads),
-      ShardStore.open(source),
+      openHost(url, siteAssets(site), { kernel, threads, onProgress: throttled(onProgress) }),
     ]);
-    const host = createHost(source, store, kernels, throttled(onProgress));
     const module = python.pyimport('oxinfer_web.conversations') as {
       open_page(host: Host, maxContext: number | undefined, kv: KVPrecision): Promise<Page>;
     };
