@@ -223,6 +223,7 @@ run_tests() {
   check .venv/bin/ruff check .
   check .venv/bin/ruff format --check .
   check .venv/bin/mypy
+  check .venv/bin/lint-imports --no-logo --no-cache
   check clang-format-19 --dry-run -Werror wasm_kernels/*.[ch]
   (
     cd web
