@@ -20,6 +20,7 @@ from .config import TextConfig
 from .engine import CHUNK, Engine
 from .errors import CheckpointError, ConfigError, HostError, KernelError, OxinferError, SessionError
 from .generate import finish, generate, generate_sync
+from .models import config_from_folder
 from .program.records import KVType
 from .runtime import Progress
 from .sampling import Sampler
@@ -67,7 +68,7 @@ def load(
     """
     from .native.kernels import WasmtimeRuntime
 
-    config, checkpoint = TextConfig.from_folder(folder), Checkpoint.open(folder)
+    config, checkpoint = config_from_folder(folder), Checkpoint.open(folder)
     runtime = WasmtimeRuntime(folder, kernel, threads)
     return finish(
         Engine.load(
@@ -88,5 +89,5 @@ def load_reference(folder: str | Path, *, max_context: int | None = None) -> Ref
     from .models import load_model
     from .reference import Reference
 
-    config, checkpoint = TextConfig.from_folder(folder), Checkpoint.open(folder)
+    config, checkpoint = config_from_folder(folder), Checkpoint.open(folder)
     return Reference(load_model(checkpoint, config), folder, max_context)

@@ -1,32 +1,18 @@
-"""The text decoder's shape, of any family, from a Hugging Face config.json.
+"""The text decoder's shape, of any family: what `models.read_config` makes of a Hugging Face config.json.
 
-Gemma 4 comes in two spellings: the hub's (`global_head_dim`, `num_global_key_value_heads`, nested under `text_config`
-in multimodal checkpoints) and transformers' newer `per_layer_config`. `TextConfig` reads both and answers what each
-layer asks.
+Families are not known here. Each reads its own config.json, with the helpers below for what several spell alike.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-FAMILIES = {
-    "gemma4": "gemma4",
-    "gemma4_text": "gemma4",
-    "gemma4_unified": "gemma4",
-    "gemma4_unified_text": "gemma4",
-    "gemma3": "gemma3",
-    "gemma3_text": "gemma3",
-    "llama": "llama",
-}
-"""model_type -> the family that runs it."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +24,13 @@ class RopeSpec:
 
 @dataclass(frozen=True)
 class TextConfig:
-    """A decoder's hyperparameters, named as in config.json. Per-layer questions have methods."""
+    """A decoder's hyperparameters, named as in config.json. Per-layer questions have methods.
+
+    A family that needs others subclasses it in its own file.
+    """
 
     family: str
-    """Which of `models` runs it."""
+    """The name of the family that runs it."""
     model_type: str
     vocab_size: int
     hidden_size: int
@@ -71,53 +60,8 @@ class TextConfig:
     eos_token_ids: tuple[int, ...] = ()
     pad_token_id: int = 0
 
-    @classmethod
-    def from_folder(cls, folder: str | Path) -> TextConfig:
-        """Read FOLDER/config.json. Raises ConfigError if it is missing, not JSON, or of a model this cannot run."""
-        path = Path(folder) / "config.json"
-        if not path.exists():
-            raise ConfigError(f"config.json: not in {folder}; is this a model's folder?")
-        return cls.from_json(path.read_bytes())
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> TextConfig:
-        """Read the text of a config.json. Raises ConfigError as from_folder does."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as e:
-            raise ConfigError(f"config.json: not JSON ({e}); download it again") from None
-        if not isinstance(data, dict):
-            raise ConfigError("config.json: not a JSON object; download it again")
-        return cls.from_dict(data)
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> TextConfig:
-        """A config.json as a dict, the text part nested under `text_config` or not.
-
-        Raises ConfigError for a model_type or a feature this version does not run, and for missing or absurd sizes.
-        """
-        outer_type = config.get("model_type")
-        text = dict(config.get("text_config") or config)
-        text.setdefault("model_type", outer_type)
-        for name in ("eos_token_id", "bos_token_id", "pad_token_id", "tie_word_embeddings"):
-            if config.get(name) is not None:  # the outer config has the last word: E2B lists two eos ids there
-                text[name] = config[name]
-        family = FAMILIES.get(str(text["model_type"])) or FAMILIES.get(str(outer_type))
-        if family is None:
-            raise ConfigError(
-                f"config.json: model_type {text['model_type']!r} is not supported; "
-                f"supported are {', '.join(sorted(FAMILIES))}"
-            )
-        try:
-            cfg = _READERS[family](text)
-        except KeyError as e:
-            raise ConfigError(f"config.json: {e.args[0]} is missing; download it again") from None
-        except (TypeError, ValueError, AttributeError) as e:
-            raise ConfigError(f"config.json: {e}; download it again") from None
-        cfg._check()
-        return cfg
-
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise ConfigError for absurd sizes and for what no op can do."""
         for name in (
             *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
             *("num_key_value_heads", "head_dim", "max_position_embeddings"),
@@ -214,11 +158,11 @@ def _llama3(f: float, p: Mapping[str, Any]) -> float:
     return f * (keep + (1 - keep) / factor)
 
 
-def _common(text: Mapping[str, Any], family: str) -> dict[str, Any]:
+def common_fields(text: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of TextConfig that every config.json spells alike. Raises KeyError for a size that is missing."""
     eos = text.get("eos_token_id")
     layers, heads = int(text["num_hidden_layers"]), int(text["num_attention_heads"])
     return {
-        "family": family,
         "model_type": str(text["model_type"]),
         "vocab_size": int(text["vocab_size"]),
         "hidden_size": int(text["hidden_size"]),
@@ -236,12 +180,19 @@ def _common(text: Mapping[str, Any], family: str) -> dict[str, Any]:
     }
 
 
-def _sliding_pattern(text: Mapping[str, Any], every: int) -> list[str]:
+def sliding_pattern(text: Mapping[str, Any], every: int) -> tuple[str, ...]:
+    """Each layer's type where every so-manieth is full and the others slide, unless `layer_types` lists them."""
+    if text.get("layer_types"):
+        return tuple(text["layer_types"])
     every = int(text.get("_sliding_window_pattern") or text.get("sliding_window_pattern") or every)
-    return [SLIDING if (i + 1) % every else FULL for i in range(int(text["num_hidden_layers"]))]
+    return tuple(SLIDING if (i + 1) % every else FULL for i in range(int(text["num_hidden_layers"])))
 
 
-def _gemma_ropes(text: Mapping[str, Any], full_default: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def ropes_by_type(text: Mapping[str, Any], full_default: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """`rope_parameters` where sliding and full layers turn differently, in its newer spelling, by type, or the older.
+
+    full_default: what full layers have where the config does not say; sliding ones have a theta of 10000.
+    """
     given = text.get("rope_parameters") or {}
     if SLIDING in given or FULL in given:
         return {
@@ -254,91 +205,16 @@ def _gemma_ropes(text: Mapping[str, Any], full_default: Mapping[str, Any]) -> di
     return {SLIDING: {"rope_theta": float(text.get("rope_local_base_freq") or 10000.0)}, FULL: full}
 
 
-def _reject(text: Mapping[str, Any], *names: str) -> None:
+def reject(text: Mapping[str, Any], *names: str) -> None:
+    """Raise ConfigError for features that are on but that this version does not have."""
     for name in names:
         if text.get(name):
             raise ConfigError(f"config.json: {name} = {text[name]!r} is not supported by this version")
 
 
-def _gemma4(text: Mapping[str, Any]) -> TextConfig:
-    _reject(text, "enable_moe_block", "attention_bias")
-    if text.get("use_bidirectional_attention") == "all":
-        _reject(text, "use_bidirectional_attention")
-    common = _common(text, "gemma4")
-    kinds = text.get("layer_types") or _sliding_pattern(text, 6)
-    common["layer_types"] = tuple(kinds)
-    overrides: dict[int, dict[str, int]] = {}
-    for i, kind in enumerate(kinds):
-        if kind == FULL:
-            pairs = (("head_dim", "global_head_dim"), ("num_key_value_heads", "num_global_key_value_heads"))
-            overrides[i] = {ours: int(text[hub]) for ours, hub in pairs if text.get(hub)}
-    for key, values in (text.get("per_layer_config") or {}).items():
-        known = ("head_dim", "num_key_value_heads")
-        overrides.setdefault(int(key), {}).update({k: int(values[k]) for k in known if values.get(k)})
-    return TextConfig(
-        **common,
-        tie_word_embeddings=bool(text.get("tie_word_embeddings", True)),
-        rope_parameters=_gemma_ropes(
-            text, {"rope_theta": 1e6, "rope_type": "proportional", "partial_rotary_factor": 0.25}
-        ),
-        sliding_window=int(text.get("sliding_window") or 0),
-        final_logit_softcapping=float(text.get("final_logit_softcapping") or 0),
-        hidden_activation=_activation(text, "hidden_activation"),
-        hidden_size_per_layer_input=int(text.get("hidden_size_per_layer_input") or 0),
-        vocab_size_per_layer_input=int(text.get("vocab_size_per_layer_input") or text["vocab_size"]),
-        num_kv_shared_layers=int(text.get("num_kv_shared_layers") or 0),
-        use_double_wide_mlp=bool(text.get("use_double_wide_mlp")),
-        attention_k_eq_v=bool(text.get("attention_k_eq_v")),
-        layer_overrides=overrides,
-    )
-
-
-_GEMMA3_DEFAULTS = {
-    "vocab_size": 262208,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "sliding_window": 4096,
-}
-"""What the hub's multimodal Gemma 3 configs leave out of `text_config`."""
-
-
-def _gemma3(text: Mapping[str, Any]) -> TextConfig:
-    text = _GEMMA3_DEFAULTS | dict(text)
-    _reject(text, "attention_bias", "attn_logit_softcapping", "use_bidirectional_attention")
-    common = _common(text, "gemma3")
-    common["layer_types"] = tuple(text.get("layer_types") or _sliding_pattern(text, 6))
-    scalar = float(text.get("query_pre_attn_scalar") or common["head_dim"])
-    return TextConfig(
-        **common,
-        tie_word_embeddings=bool(text.get("tie_word_embeddings", True)),
-        rope_parameters=_gemma_ropes(text, {"rope_theta": 1e6, "rope_type": "default"}),
-        sliding_window=int(text.get("sliding_window") or 0),
-        attention_scale=scalar**-0.5,
-        final_logit_softcapping=float(text.get("final_logit_softcapping") or 0),
-        hidden_activation=_activation(text, "hidden_activation"),
-    )
-
-
-def _llama(text: Mapping[str, Any]) -> TextConfig:
-    _reject(text, "attention_bias", "mlp_bias")
-    common = _common(text, "llama")
-    rope = {"rope_theta": float(text.get("rope_theta") or 10000.0)}
-    rope |= dict(text.get("rope_scaling") or {}) | dict(text.get("rope_parameters") or {})
-    return TextConfig(
-        **common,
-        tie_word_embeddings=bool(text.get("tie_word_embeddings", False)),
-        rope_parameters={FULL: rope, SLIDING: rope},
-        attention_scale=common["head_dim"] ** -0.5,
-        hidden_activation=_activation(text, "hidden_act"),
-    )
-
-
-def _activation(text: Mapping[str, Any], name: str) -> str:
-    act = str(text.get(name) or ("silu" if name == "hidden_act" else "gelu_pytorch_tanh"))
+def read_activation(text: Mapping[str, Any], name: str, default: str) -> str:
+    """The MLP's activation, `name` in the config. Raises ConfigError for one that is no op here."""
+    act = str(text.get(name) or default)
     if act not in ("silu", "gelu_pytorch_tanh"):
         raise ConfigError(f"config.json: {name} {act!r} is not supported (silu and gelu_pytorch_tanh are)")
     return act
-
-
-_READERS = {"gemma4": _gemma4, "gemma3": _gemma3, "llama": _llama}

@@ -30,6 +30,8 @@ class Lin:
     quant: Quant
     values: Parts
     scales: Parts
+    needs_8_bits: bool = False
+    """Whether the converter leaves it at 8 bits where others get 4."""
 
     @property
     def bytes(self) -> int:

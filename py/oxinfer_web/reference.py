@@ -112,8 +112,7 @@ class Reference:
 
     def embed_scaled(self, token: int) -> F32:
         """The scaled input embedding of a token, f32 [hidden]."""
-        scale = 1.0 if self.config.family == "llama" else self.config.hidden_size**0.5
-        return self._table(self.model.embed_tokens).row(token) * np.float32(scale)
+        return self._table(self.model.embed_tokens).row(token) * np.float32(self.model.embed_scale)
 
     # The ops.
 

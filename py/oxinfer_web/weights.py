@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from typing import TypeVar
 
 from .checkpoint import TensorRef
 from .config import RopeSpec
 from .linear import Lin, Parts
-from .models import Model
+from .models import Model, find_all
 from .ops import Norm, Scalar
 from .program.records import BARRIER, RECORD_BYTES, encode, padded_rows
 from .runtime import LoadItem, Runtime, Segment
 from .table import TableRef
-
-T = TypeVar("T")
 
 
 class Weights:
@@ -34,9 +29,9 @@ class Weights:
         self.items: list[LoadItem] = []
         self.bytes = 0
         """Bytes of kernel memory that weights take."""
-        lins = {lin.name: lin for lin in _find(model, Lin)}
-        vectors = {norm.weight.name: norm.weight for norm in _find(model, Norm) if norm.weight}
-        vectors |= {s.value.name: s.value for s in _find(model, Scalar)}
+        lins = {lin.name: lin for lin in find_all(model, Lin)}
+        vectors = {norm.weight.name: norm.weight for norm in find_all(model, Norm) if norm.weight}
+        vectors |= {s.value.name: s.value for s in find_all(model, Scalar)}
         repacks = runtime.alloc(RECORD_BYTES * len(lins))
         for i, lin in enumerate(lins.values()):
             self._add_matrix(lin, repacks + i * RECORD_BYTES)
@@ -99,15 +94,3 @@ def _segments(parts: Parts, addr: int) -> tuple[Segment, ...]:
         out.append(Segment(ref.file, ref.offset, ref.nbytes, addr))
         addr += ref.nbytes
     return tuple(out)
-
-
-def _find(node: object, kind: type[T]) -> Iterator[T]:
-    """Every instance of kind in a tree of dataclasses and tuples."""
-    if isinstance(node, kind):
-        yield node
-    elif isinstance(node, tuple):
-        for item in node:
-            yield from _find(item, kind)
-    elif is_dataclass(node):
-        for f in fields(node):
-            yield from _find(getattr(node, f.name), kind)

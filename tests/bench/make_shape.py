@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from oxinfer_web import TextConfig
 from oxinfer_web.convert.folder import new_model_folder
 from oxinfer_web.convert.plan import Out, Precisions, choose, plan_shards
 from oxinfer_web.convert.tensors import wanted_tensors
 from oxinfer_web.convert.write import write_shards
+from oxinfer_web.models import read_config
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 _SLAB = 1 << 24
@@ -51,7 +51,7 @@ class Noise:
 def make_shape(config: Path, out: Path) -> None:
     """Write the checkpoint."""
     data = json.loads(config.read_text())
-    stores, _ = choose(wanted_tensors(TextConfig.from_dict(data)), Precisions("q4"))
+    stores, _ = choose(wanted_tensors(read_config(data)), Precisions("q4"))
     with (
         new_model_folder(out) as folder,
         Progress("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn()) as bar,

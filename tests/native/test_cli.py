@@ -48,7 +48,7 @@ def test_convert(tmp_path: Path) -> None:
     assert "note: no tokenizer.json" in result.stderr
     report = examine(out)
     quants = {(group.kind, group.quant) for group in report.groups}
-    assert {("linear layers", "q4"), ("per-layer embeddings", "q8"), ("LM head", "bf16")} <= quants
+    assert {("linear layers", "q4"), ("further embeddings", "q8"), ("LM head", "bf16")} <= quants
     assert max(report.shards.values()) <= 65536
 
 

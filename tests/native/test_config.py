@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from oxinfer_web import ConfigError, TextConfig
+from oxinfer_web import ConfigError
+from oxinfer_web.models import config_from_folder, config_from_json, read_config
 
 
 def e2b(fixtures: Path) -> dict[str, Any]:
@@ -16,7 +17,7 @@ def e2b(fixtures: Path) -> dict[str, Any]:
 
 
 def test_hub_e2b(fixtures: Path) -> None:
-    cfg = TextConfig.from_dict(e2b(fixtures))
+    cfg = read_config(e2b(fixtures))
     assert (cfg.family, cfg.hidden_size, cfg.num_hidden_layers, cfg.vocab_size) == ("gemma4", 1536, 35, 262144)
     assert [i for i in range(35) if not cfg.is_sliding(i)] == [4, 9, 14, 19, 24, 29, 34]
     assert (cfg.layer_head_dim(0), cfg.layer_head_dim(4)) == (256, 512)
@@ -28,7 +29,7 @@ def test_hub_e2b(fixtures: Path) -> None:
 
 
 def test_hub_e4b(fixtures: Path) -> None:
-    cfg = TextConfig.from_dict(json.loads((fixtures / "hub_config_e4b.json").read_text()))
+    cfg = read_config(json.loads((fixtures / "hub_config_e4b.json").read_text()))
     assert (cfg.hidden_size, cfg.num_hidden_layers, cfg.num_kv_shared_layers) == (2560, 42, 18)
     assert cfg.layer_n_kv(0) == 2 and not cfg.use_double_wide_mlp and cfg.layer_intermediate(41) == 10240
     assert [i for i in range(12) if not cfg.is_sliding(i)] == [5, 11]
@@ -39,7 +40,7 @@ def test_both_spellings_of_gemma4_agree(fixtures: Path) -> None:
     new = json.loads((fixtures / "gemma4_31b" / "config.json").read_text())
     old = {k: v for k, v in new.items() if k != "per_layer_config"}
     old |= {"global_head_dim": 64, "num_global_key_value_heads": 1}
-    a, b = TextConfig.from_dict(new), TextConfig.from_dict({"model_type": "gemma4", "text_config": old})
+    a, b = read_config(new), read_config({"model_type": "gemma4", "text_config": old})
     for i in range(6):
         assert a.layer_head_dim(i) == b.layer_head_dim(i) and a.layer_n_kv(i) == b.layer_n_kv(i)
         assert a.rope_spec(i) == b.rope_spec(i) and a.layer_k_eq_v(i) == b.layer_k_eq_v(i)
@@ -47,7 +48,7 @@ def test_both_spellings_of_gemma4_agree(fixtures: Path) -> None:
 
 
 def test_proportional_rope_turns_the_first_quarter_of_the_pairs(fixtures: Path) -> None:
-    cfg = TextConfig.from_dict(e2b(fixtures))
+    cfg = read_config(e2b(fixtures))
     full = cfg.rope_spec(4).inv_freq
     assert len(full) == 256 and all(f > 0 for f in full[:64]) and not any(full[64:])
     assert math.isclose(full[3], 1e6 ** (-6 / 512))
@@ -58,7 +59,7 @@ def test_proportional_rope_turns_the_first_quarter_of_the_pairs(fixtures: Path) 
 def test_gemma3_multimodal_config_leaves_sizes_out() -> None:
     text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
     text |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
-    cfg = TextConfig.from_dict({"model_type": "gemma3", "text_config": text})
+    cfg = read_config({"model_type": "gemma3", "text_config": text})
     assert (cfg.vocab_size, cfg.num_attention_heads, cfg.num_key_value_heads, cfg.head_dim) == (262208, 8, 4, 256)
     assert cfg.is_sliding(4) and not cfg.is_sliding(5)
     assert math.isclose(cfg.rope_spec(5).inv_freq[1], 1e6 ** (-2 / 256) / 8)
@@ -69,7 +70,7 @@ def test_llama3_rope_scaling() -> None:
     """Against the definition: short wavelengths stay, long ones are divided by the factor."""
     scaling = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     scaling["original_max_position_embeddings"] = 8192
-    cfg = TextConfig.from_dict(LLAMA | {"rope_theta": 500000.0, "rope_scaling": scaling})
+    cfg = read_config(LLAMA | {"rope_theta": 500000.0, "rope_scaling": scaling})
     plain = [500000.0 ** (-2 * j / 64) for j in range(32)]
     got = cfg.rope_spec(0).inv_freq
     assert got[0] == plain[0] and math.isclose(got[-1], plain[-1] / 32)
@@ -99,29 +100,29 @@ LLAMA: dict[str, Any] = {
 )
 def test_what_cannot_run_is_named(change: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says) as e:
-        TextConfig.from_dict(LLAMA | change)
+        read_config(LLAMA | change)
     assert str(e.value).startswith("config.json: ")
 
 
 @pytest.mark.parametrize("missing", ["vocab_size", "hidden_size", "num_attention_heads"])
 def test_missing_sizes_are_named(missing: str) -> None:
     with pytest.raises(ConfigError, match=f"{missing} is missing"):
-        TextConfig.from_dict({k: v for k, v in LLAMA.items() if k != missing})
+        read_config({k: v for k, v in LLAMA.items() if k != missing})
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff\xfe", b"null"])
 def test_not_a_config(text: bytes) -> None:
     with pytest.raises(ConfigError, match=r"config\.json: not"):
-        TextConfig.from_json(text)
+        config_from_json(text)
 
 
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"config\.json: not in"):
-        TextConfig.from_folder(tmp_path)
+        config_from_folder(tmp_path)
 
 
 def test_moe_is_rejected(fixtures: Path) -> None:
     config = e2b(fixtures)
     config["text_config"]["enable_moe_block"] = True
     with pytest.raises(ConfigError, match="enable_moe_block"):
-        TextConfig.from_dict(config)
+        read_config(config)

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from oxinfer_web.checkpoint import DTYPE_BYTES, INDEX, Checkpoint
-from oxinfer_web.config import TextConfig
 from oxinfer_web.convert import Converted, convert
 from oxinfer_web.convert.tensors import wanted_tensors
 from oxinfer_web.errors import CheckpointError, ConfigError, OxinferError
 from oxinfer_web.linear import find_matrix
-from oxinfer_web.models import load_model
+from oxinfer_web.models import config_from_folder, load_model
 from oxinfer_web.program.records import Quant
 from oxinfer_web.quant import from_bf16, quantize_q4, quantize_q8, read_parts, to_bf16
 from safetensors import safe_open
@@ -64,7 +63,7 @@ def check_matrix(folder: Path, name: str, w: np.ndarray, quant: str) -> None:
 def test_every_tensor(case: str, quant: str, shard_size: int, tmp_path: Path) -> None:
     out = tmp_path / "out"
     made = convert(FIXTURES / case, out, quant, shard_size=shard_size)
-    config, source = TextConfig.from_folder(out), weights(FIXTURES / case)
+    config, source = config_from_folder(out), weights(FIXTURES / case)
     load_model(Checkpoint.open(out), config)  # checks names, dtypes and shapes
     checkpoint = Checkpoint.open(out)
     for w in wanted_tensors(config):
@@ -124,7 +123,7 @@ def test_precisions(tmp_path: Path) -> None:
     for name, quant in ((layer, "q4"), (per_layer, "q4"), (embed, "q4")):
         check_matrix(tmp_path / "both", name, source[name], quant)
     check_matrix(tmp_path / "both", "lm_head.weight", source[embed], "q8")
-    model = load_model(Checkpoint.open(tmp_path / "both"), TextConfig.from_folder(tmp_path / "both"))
+    model = load_model(Checkpoint.open(tmp_path / "both"), config_from_folder(tmp_path / "both"))
     assert (model.head.quant, model.embed_tokens.quant) == (Quant.Q8, Quant.Q4)
 
 
@@ -230,7 +229,7 @@ def test_refuses_a_folder_that_is_no_model(tmp_path: Path) -> None:
         convert(FIXTURES / "llama", out)
     convert(FIXTURES / "llama", out, force=True)
     assert (out / "letter.txt").read_text() == "dear"
-    assert TextConfig.from_folder(out).family == "llama"
+    assert config_from_folder(out).family == "llama"
 
 
 def test_failure_leaves_everything_as_it_was(tmp_path: Path) -> None:

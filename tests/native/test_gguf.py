@@ -14,6 +14,7 @@ import pytest
 from oxinfer_web.config import FULL, TextConfig
 from oxinfer_web.convert import convert
 from oxinfer_web.errors import CheckpointError, ConfigError, OxinferError
+from oxinfer_web.models import config_from_folder, read_config
 from support import FIXTURES
 from test_convert import config_of, weights
 from tokenizers import Tokenizer
@@ -65,7 +66,7 @@ def interleave(w: np.ndarray, heads: int) -> np.ndarray:
 
 def write_gguf(path: Path, case: str, describe: Callable[[Writer, TextConfig], None] | None = None) -> Path:
     """A tiny checkpoint as llama.cpp's converter would write it, in f32."""
-    config = TextConfig.from_folder(FIXTURES / case)
+    config = config_from_folder(FIXTURES / case)
     arch = config.family
     w = Writer(path, arch)
     common(w, config)
@@ -142,7 +143,7 @@ def test_round_trip(case: str, tmp_path: Path) -> None:
         # 1 + w in f32 has lost the lowest bits of a small w; one unit in bf16's last place is then the most.
         tolerance = 2**-8 * np.abs(w).max() if case == "gemma3" and "norm" in name else 0
         np.testing.assert_allclose(got[name], w, rtol=0, atol=tolerance, err_msg=name)
-    same_config(TextConfig.from_folder(out), TextConfig.from_folder(FIXTURES / case))
+    same_config(config_from_folder(out), config_from_folder(FIXTURES / case))
 
 
 def same_config(got: TextConfig, want: TextConfig) -> None:
@@ -188,16 +189,16 @@ def test_llama3_scaling_is_recovered(tmp_path: Path) -> None:
     scaling = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     scaling |= {"original_max_position_embeddings": 8192}
     config = config_of("llama")
-    plain = TextConfig.from_dict(config)
+    plain = read_config(config)
     config["rope_parameters"] |= scaling
-    scaled = TextConfig.from_dict(config)
+    scaled = read_config(config)
     divisors = np.array(plain.rope_spec(0).inv_freq) / np.array(scaled.rope_spec(0).inv_freq)
 
     def describe(w: Writer, _: TextConfig) -> None:
         w.add_tensor("rope_freqs.weight", divisors.astype(np.float32))
 
     convert(write_gguf(tmp_path / "tiny.gguf", "llama", describe), tmp_path / "out", "bf16")
-    got = TextConfig.from_folder(tmp_path / "out")
+    got = config_from_folder(tmp_path / "out")
     np.testing.assert_allclose(got.rope_spec(0).inv_freq, scaled.rope_spec(0).inv_freq, rtol=1e-6)
 
 
@@ -207,7 +208,7 @@ def test_linear_scaling(tmp_path: Path) -> None:
         w.add_rope_scaling_factor(8.0)
 
     convert(write_gguf(tmp_path / "tiny.gguf", "gemma3", describe), tmp_path / "out", "bf16")
-    got, want = (TextConfig.from_folder(d) for d in (tmp_path / "out", FIXTURES / "gemma3"))
+    got, want = (config_from_folder(d) for d in (tmp_path / "out", FIXTURES / "gemma3"))
     full = want.layer_types.index(FULL)
     np.testing.assert_allclose(np.array(got.rope_spec(full).inv_freq) * 8, want.rope_spec(full).inv_freq)
     assert got.rope_spec(0) == want.rope_spec(0)

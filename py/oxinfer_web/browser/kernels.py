@@ -27,6 +27,7 @@ from ..checkpoint import (
 )
 from ..config import TextConfig
 from ..errors import CheckpointError, ConfigError, HostError, OxinferError
+from ..models import config_from_json
 from ..runtime import HostTable, LoadItem, OneToken, Progress, Rows
 
 
@@ -203,7 +204,7 @@ async def open_config(host: Any) -> TextConfig:
         raise ours(e) from None
     if text is None:
         raise ConfigError("config.json: not found (404) in the model's folder; check the address")
-    return TextConfig.from_json(text)
+    return config_from_json(text)
 
 
 async def open_checkpoint(host: Any) -> Checkpoint:

@@ -13,8 +13,8 @@ from rich.table import Table as Grid
 
 from ..checkpoint import Checkpoint
 from ..config import TextConfig
-from ..convert.tensors import Kind, canonical_name
-from ..models import load_model
+from ..convert.tensors import Kind, tensors_of
+from ..models import config_from_folder, load_model
 from ..table import TableRef
 from .console import output, show_size
 
@@ -70,19 +70,19 @@ def inspect(
 
 def examine(folder: Path) -> Report:
     """Read a model folder's config and headers. Raises ConfigError or CheckpointError."""
-    config, checkpoint = TextConfig.from_folder(folder), Checkpoint.open(folder)
+    config, checkpoint = config_from_folder(folder), Checkpoint.open(folder)
     model = load_model(checkpoint, config)
-    own_head = "lm_head.weight" in checkpoint or any(f"lm_head.weight{s}" in checkpoint for s in _SUFFIXES)
+    kinds = {ref.name: kind.value for _, kind, parts in tensors_of(model) for _, ref in parts}
     groups: dict[tuple[str, str], Group] = {}
     seen: set[str] = set()
     for name in checkpoint:
         base, quant = _split(name)
-        kind = _kind(base, own_head)
+        kind = kinds.get(name, _OTHER)
         group = groups.setdefault((kind, quant), Group(kind, quant))
         group.tensors += base not in seen
         group.bytes += checkpoint.tensor(name).nbytes
         seen.add(base)
-    resting = {Kind.TABLE.value, Kind.PER_LAYER_TABLE.value, _OTHER}
+    resting = {Kind.TABLE.value, Kind.MORE_TABLE.value, _OTHER}
     return Report(
         config.family,
         _shape(config),
@@ -105,20 +105,6 @@ def _split(name: str) -> tuple[str, str]:
         if name.endswith(suffix):
             return name.removesuffix(suffix), quant
     return name, "bf16"
-
-
-def _kind(name: str, own_head: bool) -> str:
-    ours = canonical_name(name)
-    if ours is None:
-        return _OTHER
-    special = {
-        "lm_head.weight": Kind.HEAD,
-        "model.embed_tokens.weight": Kind.TABLE if own_head else Kind.TIED,
-        "model.embed_tokens_per_layer.weight": Kind.PER_LAYER_TABLE,
-        "model.per_layer_model_projection.weight": Kind.PROJECTION,
-    }
-    vector = "norm" in ours or ours.endswith("layer_scalar")
-    return special.get(ours, Kind.VECTOR if vector else Kind.LINEAR).value
 
 
 def _host_table(ref: TableRef) -> HostTable:

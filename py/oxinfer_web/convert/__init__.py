@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config import TextConfig
 from ..errors import CheckpointError, OxinferError
+from ..models import read_config
 from .folder import new_model_folder
 from .jsonfile import dump_json
 from .plan import QUANTS, Precisions, Quant, choose, plan_shards
@@ -57,8 +57,7 @@ def convert(
     if out.exists() and src.exists() and out.samefile(src):
         raise CheckpointError(f"{out}: is the source itself; choose another output folder")
     source = open_source(src)
-    config = TextConfig.from_dict(source.config)
-    wanted = wanted_tensors(config)
+    wanted = wanted_tensors(read_config(source.config))
     _check(source, wanted, src)
     stores, notes = choose(wanted, Precisions(quant, table_quant, head_quant))
     shards = plan_shards(stores, shard_size)

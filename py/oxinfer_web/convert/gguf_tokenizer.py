@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ..errors import CheckpointError
-from .gguf_config import Metadata
+from ..models.gguf import Metadata
 from .jsonfile import dump_json
 
 _UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6

@@ -11,9 +11,9 @@ import numpy as np
 
 from ..checkpoint import Checkpoint, TensorRef
 from ..errors import CheckpointError, ConfigError
+from ..models import canonical_names
 from ..quant import F32, from_bf16
 from .jsonfile import dump_json, read_json
-from .tensors import canonical_name
 
 _NUMPY = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32, "F64": np.float64}
 
@@ -24,15 +24,13 @@ class HuggingFaceSource:
     def __init__(self, folder: Path) -> None:
         """Read the headers. Raises CheckpointError for a folder that is no model, or one converted before."""
         self.folder = folder
-        self._refs: dict[str, TensorRef] = {}
         checkpoint = Checkpoint.open(folder)
         for name in checkpoint:
-            ref = checkpoint.tensor(name)
             if name.partition("@")[0].endswith((".q4", ".q4s", ".q8", ".q8s")):
-                raise CheckpointError(f"{ref.file}: {name} is quantized already; convert from the original model")
-            ours = canonical_name(name)
-            if ours is not None:
-                self._refs[ours] = ref
+                file = checkpoint.tensor(name).file
+                raise CheckpointError(f"{file}: {name} is quantized already; convert from the original model")
+        names = canonical_names(checkpoint)
+        self._refs: dict[str, TensorRef] = {ours: checkpoint.tensor(name) for ours, name in names.items()}
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -84,8 +82,3 @@ class HuggingFaceSource:
             template = read_json(older).get("chat_template")
             return template if isinstance(template, str) else None
         return None
-
-
-def is_hugging_face(path: Path) -> bool:
-    """Whether a path looks like a Hugging Face model folder."""
-    return path.is_dir() and ((path / "config.json").exists() or any(path.glob("*.safetensors")))

@@ -16,7 +16,7 @@ from .tensors import Kind, Wanted
 
 Quant = Literal["bf16", "q8", "q4"]
 QUANTS: tuple[Quant, ...] = ("bf16", "q8", "q4")
-_TABLES = (Kind.TABLE, Kind.PER_LAYER_TABLE)
+_TABLES = (Kind.TABLE, Kind.MORE_TABLE)
 _DTYPES = {"bf16": ("BF16",), "q8": ("I8", "F32"), "q4": ("U8", "F16")}
 _ITEM = {"BF16": 2, "I8": 1, "F32": 4, "U8": 1, "F16": 2}
 
@@ -30,17 +30,14 @@ class Precisions:
     head: Quant | None = None
 
     def of(self, kind: Kind) -> Quant:
-        """The precision of a tensor's kind.
-
-        The per-layer model projection is not worth 4 bits: it is small, and every layer's input comes from it.
-        """
+        """The precision of a tensor's kind."""
         if kind is Kind.VECTOR:
             return "bf16"
         if kind in _TABLES:
             return self.table or self.quant
         if kind in (Kind.HEAD, Kind.TIED):
             return self.head or self.quant
-        return "q8" if kind is Kind.PROJECTION and self.quant == "q4" else self.quant
+        return "q8" if kind is Kind.LINEAR_8_BITS and self.quant == "q4" else self.quant
 
 
 @dataclass(frozen=True)

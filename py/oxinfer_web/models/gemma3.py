@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..checkpoint import Checkpoint
-from ..config import RopeSpec, TextConfig
+from ..config import (
+    FULL,
+    SLIDING,
+    RopeSpec,
+    TextConfig,
+    common_fields,
+    read_activation,
+    reject,
+    ropes_by_type,
+    sliding_pattern,
+)
+from ..errors import ConfigError
 from ..linear import Lin, load_lin
 from ..ops import Norm, Ops, X, load_norm
 from ..table import TableRef
-from .base import activation, embeddings, text_prefix
+from .base import Family, activation, embeddings, nesting
+from .gguf import (
+    FOUR_NORMS,
+    LAYER,
+    GgufFormat,
+    Metadata,
+    RopeFreqs,
+    Shapes,
+    linear_scaling,
+    one_size,
+    rounded,
+    sliding_config,
+)
 
 
 @dataclass(frozen=True)
@@ -44,13 +69,18 @@ class Gemma3:
     head: Lin
 
     @property
+    def embed_scale(self) -> float:
+        """sqrt(hidden)."""
+        return float(self.config.hidden_size**0.5)
+
+    @property
     def more_tables(self) -> tuple[TableRef, ...]:
         """None: the input table is the only one."""
         return ()
 
     def decode(self, ops: Ops[X]) -> X:
         """Hidden states after the final norm: [T, hidden]."""
-        x = ops.embed(self.embed_tokens, self.config.hidden_size**0.5)
+        x = ops.embed(self.embed_tokens, self.embed_scale)
         for i, layer in enumerate(self.layers):
             ops.trace(f"hidden_{i}", x)
             x = _layer(ops, self.config, i, layer, x)
@@ -71,7 +101,7 @@ def _layer(ops: Ops[X], cfg: TextConfig, i: int, w: Layer, x: X) -> X:
 
 def load(ckpt: Checkpoint, cfg: TextConfig) -> Gemma3:
     """The weights of a Gemma 3 checkpoint. Raises CheckpointError for what is missing or of another shape."""
-    prefix = text_prefix(ckpt)
+    prefix, _ = nesting(ckpt)
     d = cfg.hidden_size
     q, kv = cfg.num_attention_heads * cfg.head_dim, cfg.num_key_value_heads * cfg.head_dim
 
@@ -99,5 +129,63 @@ def load(ckpt: Checkpoint, cfg: TextConfig) -> Gemma3:
             window=cfg.sliding_window if cfg.is_sliding(i) else 0,
         )
 
-    table, head = embeddings(ckpt, prefix, cfg)
-    return Gemma3(cfg, table, tuple(layer(i) for i in range(cfg.num_hidden_layers)), norm("norm"), head)
+    table, head = embeddings(ckpt, cfg)
+    last = norm("norm")
+    return Gemma3(cfg, table, tuple(layer(i) for i in range(cfg.num_hidden_layers)), last, head)
+
+
+_DEFAULTS = {
+    "vocab_size": 262208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "sliding_window": 4096,
+}
+"""What the hub's multimodal configs leave out of `text_config`."""
+
+
+def read_config(text: Mapping[str, Any]) -> TextConfig:
+    """The shape, from config.json. Raises ConfigError for features that no op has."""
+    text = _DEFAULTS | dict(text)
+    reject(text, "attention_bias", "attn_logit_softcapping", "use_bidirectional_attention")
+    common = common_fields(text) | {"layer_types": sliding_pattern(text, 6)}
+    scalar = float(text.get("query_pre_attn_scalar") or common["head_dim"])
+    return TextConfig(
+        family="gemma3",
+        **common,
+        tie_word_embeddings=bool(text.get("tie_word_embeddings", True)),
+        rope_parameters=ropes_by_type(text, {"rope_theta": 1e6, "rope_type": "default"}),
+        sliding_window=int(text.get("sliding_window") or 0),
+        attention_scale=scalar**-0.5,
+        final_logit_softcapping=float(text.get("final_logit_softcapping") or 0),
+        hidden_activation=read_activation(text, "hidden_activation", "gelu_pytorch_tanh"),
+    )
+
+
+def _gguf_config(meta: Metadata, shapes: Shapes, rope_freqs: RopeFreqs) -> dict[str, Any]:
+    if rope_freqs is not None:
+        raise ConfigError(f"{meta.file}: rope_freqs.weight is not expected in a gemma3 file; convert from safetensors")
+    config = sliding_config(meta, shapes, 6)
+    head_dim = int(meta.need("attention.key_length"))
+    # The 27B model alone scales its queries by the hidden size over the heads instead of by the head's size.
+    large = config["num_hidden_layers"] == 62
+    full = {"rope_type": "default", "rope_theta": rounded(meta.of_arch("rope.freq_base", 1e6))} | linear_scaling(meta)
+    sliding = {"rope_type": "default", "rope_theta": rounded(meta.of_arch("rope.freq_base_swa", 10000.0))}
+    return config | {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "intermediate_size": one_size(meta, "feed_forward_length"),
+        "num_key_value_heads": one_size(meta, "attention.head_count_kv"),
+        "head_dim": head_dim,
+        "query_pre_attn_scalar": config["hidden_size"] // config["num_attention_heads"] if large else head_dim,
+        "rope_parameters": {FULL: full, SLIDING: sliding},
+    }
+
+
+FAMILY = Family(
+    name="gemma3",
+    model_types=("gemma3", "gemma3_text"),
+    read_config=read_config,
+    load=load,
+    gguf=GgufFormat(arch="gemma3", config=_gguf_config, layer=LAYER | FOUR_NORMS, norm_offset=1.0),
+)
