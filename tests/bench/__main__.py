@@ -30,7 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write a JSON object a line; with --only, keep others"
     )
-    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.md and README.md's table")
     parser.add_argument("--dist", type=Path, default=DIST, help="the built site")
     args = parser.parse_args()
     args.sections = args.only.split(",") if args.only else [name for name in known if name != ON_REQUEST]
@@ -73,6 +73,7 @@ def main() -> None:
         report.write_json(args.json, about, rows)
     if args.write_docs:
         docs.write_docs(ROOT / "docs" / "benchmarks.md", about, rows)
+        docs.write_readme(ROOT / "README.md", rows)
     sys.exit(any(row.holds is False for row in rows))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,12 @@ def fill_site(site: Path, dist: Path, links: dict[str, Path]) -> None:
     places |= {"node_modules": ROOT / "web" / "node_modules", "pages": PAGES}
     for name, path in (places | links).items():
         (site / name).symlink_to(path.resolve())
+
+
+def npm_name(package: str) -> str:
+    """An npm package that is measured: its name, without its owner, and the version that is installed."""
+    installed = json.loads((ROOT / "web" / "node_modules" / package / "package.json").read_text())
+    return f"{package.rpartition('/')[2]} {installed['version']}"
 
 
 class Browser:

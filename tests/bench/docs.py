@@ -1,12 +1,13 @@
-"""docs/benchmarks.md, written from what was measured."""
+"""docs/benchmarks.md and the table in README.md, written from what was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from .report import HEADINGS, Row
+from .report import HEADINGS, Row, short
 
 INTRODUCTION = """# Benchmarks
 
@@ -60,6 +61,14 @@ Random weights in the shapes of Gemma 4 E2B and E4B, in Q4, with a context of {s
 """,
 }
 
+README = {
+    f"{measure}, gemma3-270m-{quant}": f"{name}, {quant.upper()}"
+    for measure, name in (("decode", "decode"), ("prefill", "prompt"))
+    for quant in ("q4", "q8")
+}
+"""Measures in README's table, and what it calls them."""
+BEGIN, END = "<!-- speeds: written by ./build.sh bench --write-docs -->", "<!-- end of speeds -->"
+
 
 def write_docs(path: Path, about: dict[str, Any], rows: Sequence[Row]) -> None:
     """Write the page: the sections that have rows, each with what they mean."""
@@ -71,6 +80,25 @@ def write_docs(path: Path, about: dict[str, Any], rows: Sequence[Row]) -> None:
     path.write_text("\n".join(parts))
 
 
+def write_readme(path: Path, rows: Sequence[Row]) -> None:
+    """Write README.md's table of speeds anew, if both precisions of its model were measured."""
+    speeds = {row.measure: row.ours for row in rows if row.section == "speed"}
+    names = dict.fromkeys(row.than for row in rows if row.measure in README)
+    peers = {name: {row.measure: row.other for row in rows if row.than == name} for name in names}
+    if not README.keys() <= speeds.keys():
+        return
+    lines = [("Gemma 3 270M", "this", *peers), ("---",) * (2 + len(peers))]
+    for measure, label in README.items():
+        of_each = (speeds, *peers.values())
+        lines.append((label, *(short(median(of_it[measure])) if measure in of_it else "" for of_it in of_each)))
+    before, _, rest = path.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    path.write_text(f"{before}{BEGIN}\n{_markdown(lines)}{END}{after}")
+
+
 def _table(rows: Sequence[Row]) -> str:
-    lines = [HEADINGS, ("---",) * len(HEADINGS), *(row.cells() for row in rows)]
+    return _markdown([HEADINGS, ("---",) * len(HEADINGS), *(row.cells() for row in rows)])
+
+
+def _markdown(lines: Iterable[Iterable[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

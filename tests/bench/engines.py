@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from .browser import Browser, Tab
+from .browser import Browser, Tab, npm_name
 
 Speeds = dict[str, list[float]]
 """By name of a measure (prefill_tok_s, decode_tok_s, overhead_ms), its value in each round."""
@@ -28,6 +28,10 @@ class Prompt:
 class Engine(Protocol):
     """A model that is loaded and waits."""
 
+    @property
+    def name(self) -> str:
+        """What it is called in a comparison, with its version."""
+
     def measure(self, prompt: Prompt, generate: int) -> Mapping[str, Any]:
         """prefill_tok_s and decode_tok_s, at least, of one pass."""
 
@@ -37,6 +41,8 @@ class Engine(Protocol):
 
 class Ours:
     """This project in Chromium."""
+
+    name = "here"
 
     def __init__(self, browser: Browser, model: str, threads: int, **options: Any) -> None:
         """model: a folder of the site; options: as window.oxinfer.open takes them."""
@@ -65,6 +71,7 @@ class Wllama:
 
     def __init__(self, browser: Browser, model: str, threads: int, context: int) -> None:
         """model: address of a GGUF file, from the site's pages/."""
+        self.name = npm_name("@wllama/wllama")
         self._tab = browser.open("pages/wllama.html")
         options = {"model": model, "threads": threads, "context": context}
         self.load_ms = float(self._tab.call("load", options))
@@ -88,7 +95,8 @@ class Native:
     def __init__(self, python: str, model: Path, threads: int, context: int) -> None:
         script = str(Path(__file__).with_name("llama_native.py"))
         self._process = subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._ask({"model": str(model), "threads": threads, "context": context})
+        ready = self._ask({"model": str(model), "threads": threads, "context": context})
+        self.name = f"llama-cpp-python {ready['version']}"
 
     def _ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         assert self._process.stdin and self._process.stdout

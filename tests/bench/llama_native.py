@@ -1,7 +1,8 @@
 """llama.cpp on the machine itself. Runs under a Python that has llama_cpp, and needs nothing else.
 
-Reads a JSON object a line and answers with one: {"model", "threads", "context"} loads a GGUF file, {"ids", "generate"}
-measures a prompt of token ids and as many single tokens after it, in tokens a second.
+Reads a JSON object a line and answers with one: {"model", "threads", "context"} loads a GGUF file and gives
+llama-cpp-python's version, {"ids", "generate"} measures a prompt of token ids and as many single tokens after it, in
+tokens a second.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from llama_cpp import Llama
+from llama_cpp import Llama, __version__
 
 
 def load(model: str, threads: int, context: int) -> Llama:
@@ -38,7 +39,7 @@ def main() -> None:
         request: dict[str, Any] = json.loads(line)
         if "model" in request:
             llama = load(**request)
-            answer: dict[str, Any] = {"ready": True}
+            answer: dict[str, Any] = {"version": __version__}
         else:
             assert llama is not None
             answer = measure(llama, **request)

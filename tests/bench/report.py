@@ -48,17 +48,18 @@ class Row:
         """The row as a table shows it."""
         ratio, other = ("", "")
         if self.other:
-            ratio, other = f"{self.value:.2f} x", f"{_short(statistics.median(self.other))} ({self.than})"
+            ratio, other = f"{self.value:.2f} x", f"{short(statistics.median(self.other))} ({self.than})"
         target = "" if self.target is None else f"{'at most' if self.most else 'at least'} {self.target:g}"
         target += " x" if self.other and target else ""
         holds = {None: "", True: "yes", False: "no"}[self.holds]
-        return [self.measure, f"{_short(statistics.median(self.ours))} {self.unit}", other, ratio, target, holds]
+        return [self.measure, f"{short(statistics.median(self.ours))} {self.unit}", other, ratio, target, holds]
 
 
 HEADINGS = ("measure", "here", "compared with", "ratio", "must be", "holds")
 
 
-def _short(x: float) -> str:
+def short(x: float) -> str:
+    """A figure with about three digits."""
     return f"{x:.0f}" if abs(x) >= 100 else f"{x:.1f}" if abs(x) >= 10 else f"{x:.2f}"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import kernels
-from .browser import BUILD, PAGES, ROOT, Browser
+from .browser import BUILD, PAGES, ROOT, Browser, npm_name
 from .engines import Engine, Native, Ours, Prompt, Wllama, in_turns, native_python
 from .gguf_files import cache_folder, gguf_of
 from .make_shape import make_shape
@@ -82,7 +82,7 @@ def speed(browser: Browser, settings: Settings) -> Iterator[Row]:
                         f"{measure}, {model}",
                         "tok/s",
                         tuple(results["ours"][name]),
-                        peer,
+                        engines[peer].name,
                         tuple(results[peer][name]),
                         target,
                     )
@@ -126,7 +126,9 @@ def kernel_speeds(browser: Browser, settings: Settings) -> Iterator[Row]:
         yield Row("kernels", f"{quant.upper()} times 1 vector", "GB/s", gemv[quant], "plain read", gemv["read"], target)
     gemm = kernels.gemm_speeds(browser, f"../{ONNX_FILE}", settings.threads, settings.rounds)
     measure = f"Q4 times {kernels.GEMM_TOKENS} vectors"
-    yield Row("kernels", measure, "GOP/s", tuple(gemm["q4"]), "onnxruntime-web", tuple(gemm["onnxruntime"]), 2.5)
+    yield Row(
+        "kernels", measure, "GOP/s", tuple(gemm["q4"]), npm_name("onnxruntime-web"), tuple(gemm["onnxruntime"]), 2.5
+    )
 
 
 def start(browser: Browser, settings: Settings) -> Iterator[Row]:
@@ -146,7 +148,7 @@ def start(browser: Browser, settings: Settings) -> Iterator[Row]:
             loads.append(times["loaded"] / 1000)
             firsts.append(times["first"] / 1000)
             peers.append(peer.load_ms / 1000)
-    yield Row("start", f"first token, {model}", "s", tuple(firsts), "wllama loads", tuple(peers), 1.0, most=True)
+    yield Row("start", f"first token, {model}", "s", tuple(firsts), f"{peer.name} loads", tuple(peers), 1.0, most=True)
     yield Row("start", f"of that until the model is loaded, {model}", "s", tuple(loads))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from . import docs
 from .__main__ import joined, merged
+from .browser import npm_name
 from .report import Row, read_json, write_json
 
 FASTER = Row("speed", "decode, a model", "tok/s", (50.0, 70.0, 60.0), "wllama", (11.0, 10.0, 9.0), 6.5)
@@ -54,3 +56,28 @@ def test_docs(tmp_path: Path) -> None:
     assert "over 10 s that begin 10 s after an answer" in text
     assert "| CPU of an idle page | 2.50 % of a core |  |  | at most 2 | no |" in text
     assert "## Models" not in text
+
+
+def test_readme(tmp_path: Path) -> None:
+    """README's table takes its figures and its peers' names, versions included, from the rows; the rest stays."""
+    readme = tmp_path / "README.md"
+    readme.write_text(f"Before.\n{docs.BEGIN}\nold\n{docs.END}\nAfter.\n")
+    docs.write_readme(readme, [FASTER])
+    assert "old" in readme.read_text(), "not all of the table was measured"
+    rows = [
+        Row("speed", measure, "tok/s", (100.0 + i,), peer, (10.0 * i,))
+        for i, measure in enumerate(docs.README, 1)
+        for peer in ("wllama 3.13.0", "llama-cpp-python 0.3.0")
+    ]
+    docs.write_readme(readme, rows)
+    text = readme.read_text()
+    assert text.startswith("Before.\n") and text.endswith("\nAfter.\n") and "old" not in text
+    assert "| Gemma 3 270M | this | wllama 3.13.0 | llama-cpp-python 0.3.0 |" in text
+    assert "| prompt, Q8 | 104 | 40.0 | 40.0 |" in text
+    docs.write_readme(readme, rows)
+    assert readme.read_text() == text
+
+
+def test_peers_are_named_with_their_version() -> None:
+    assert re.fullmatch(r"wllama \d+\.\d+\.\d+", npm_name("@wllama/wllama"))
+    assert re.fullmatch(r"onnxruntime-web \d+\.\d+\.\d+", npm_name("onnxruntime-web"))
