@@ -7,7 +7,7 @@ In CPython:
     for token in oxinfer_web.generate_sync(session, prompt_ids):
         ...
 
-In a page, `conversations` does the same with `await`.
+Where Python has to wait for files, as in Pyodide, it is `await oxinfer_web.open(...)`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from .checkpoint import Checkpoint
 from .config import TextConfig
-from .engine import CHUNK, Engine
+from .engine import Engine
 from .errors import CheckpointError, ConfigError, HostError, KernelError, OxinferError, SessionError
-from .generate import finish, generate, generate_sync
+from .generate import generate, generate_sync
 from .models import config_from_folder
+from .opening import load, open
 from .program.records import KVType
-from .runtime import Progress
 from .sampling import Sampler
 from .session import Candidates, Session
 
@@ -48,40 +48,8 @@ __all__ = [
     "generate_sync",
     "load",
     "load_reference",
+    "open",
 ]
-
-
-def load(
-    folder: str | Path,
-    *,
-    kernel: str = "relaxed",
-    threads: int = 1,
-    max_context: int = 2048,
-    chunk: int = CHUNK,
-    kv: KVType = KVType.F32,
-    resident_tables: bool = False,
-    progress: Progress | None = None,
-) -> Engine:
-    """Load a model from a local folder onto the WASM kernels, run by wasmtime (CPython; `oxinfer-web[native]`).
-
-    kernel: "relaxed" or "simd" (deterministic by specification). Raises CheckpointError, ConfigError or KernelError.
-    """
-    from .native.kernels import WasmtimeRuntime
-
-    config, checkpoint = config_from_folder(folder), Checkpoint.open(folder)
-    runtime = WasmtimeRuntime(folder, kernel, threads)
-    return finish(
-        Engine.load(
-            runtime,
-            checkpoint,
-            config,
-            max_context=max_context,
-            chunk=chunk,
-            kv=kv,
-            resident_tables=resident_tables,
-            progress=progress,
-        )
-    )
 
 
 def load_reference(folder: str | Path, *, max_context: int | None = None) -> Reference:

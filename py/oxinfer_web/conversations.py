@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .browser.kernels import BrowserRuntime, open_checkpoint, open_config
 from .engine import Engine
 from .generate import generate
+from .opening import open as open_engine
 from .program.records import KVType
 from .sampling import Sampler
 from .session import Session
@@ -26,15 +26,7 @@ YIELD_S = 0.01
 
 async def open_page(host: Any, max_context: int | None, kv: str = "f32") -> Page:
     """Load the model of the worker's host object. kv: the KV cache's precision, "f32" or "f16". Raises OxinferError."""
-    config, checkpoint = await asyncio.gather(open_config(host), open_checkpoint(host))
-    engine = await Engine.load(
-        BrowserRuntime(host),
-        checkpoint,
-        config,
-        max_context=max_context or DEFAULT_CONTEXT,
-        kv=KVType[kv.upper()],
-    )
-    return Page(engine)
+    return Page(await open_engine(host, max_context=max_context or DEFAULT_CONTEXT, kv=KVType[kv.upper()]))
 
 
 class Page:
@@ -46,12 +38,12 @@ class Page:
 
     def info(self) -> str:
         """What there is to know about the model: `ModelInfo` of web/src/engine/client/protocol.ts."""
-        config, runtime = self._engine.config, self._engine.runtime
+        config, kernels = self._engine.config, self._engine.kernels
         return json.dumps(
             {
                 "modelType": config.model_type,
-                "kernel": runtime.kernel,
-                "threads": runtime.threads,
+                "kernel": kernels.build,
+                "threads": kernels.threads,
                 "maxContext": self._engine.max_context,
                 "vocabSize": config.vocab_size,
                 "eos": list(config.eos_token_ids),
@@ -60,7 +52,7 @@ class Page:
 
     def stats(self) -> str:
         """Bytes of kernel memory, and what host tables have fetched."""
-        return json.dumps({"memory": self._engine.memory(), "host": self._engine.runtime.host_stats()})
+        return json.dumps({"memory": self._engine.memory(), "host": self._engine.files.stats()})
 
     async def generate(self, ids: str, sampling: str, on_token: Callable[[int], bool]) -> None:
         """Continue a prompt until its end, or until on_token(token) says false.

@@ -11,14 +11,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from .checkpoint import Checkpoint
-from .config import TextConfig
 from .errors import SessionError
 from .kv import KVCache, KVMemory
-from .models import Model, load_model
+from .models import Model
 from .program.recorder import Arena, Recorder, Recording
 from .program.records import SKIP_ROW, KVType, State, attention_scratch_bytes, topk_scratch_bytes
-from .runtime import OneToken, Progress, Rows, Runtime
+from .runtime import Files, Kernels, OneToken, Progress, Rows
 from .session import Candidates, Floats, Want, floats
 from .table import Table
 from .weights import Weights
@@ -35,17 +33,24 @@ class Engine:
     """A model in kernel memory. Implements `session.Backend`; make one with `await Engine.load(...)`."""
 
     def __init__(
-        self, runtime: Runtime, model: Model, max_context: int, chunk: int, kv: KVType, resident: bool
+        self,
+        kernels: Kernels,
+        files: Files,
+        model: Model,
+        max_context: int,
+        chunk: int,
+        kv: KVType,
+        resident: bool,
     ) -> None:
         """Allocates everything but loads nothing; `load` is the way in. resident: keep tables in kernel memory."""
-        self.runtime, self.model, self.config = runtime, model, model.config
+        self.kernels, self.files, self.model, self.config = kernels, files, model, model.config
         self.max_context, self.chunk = max_context, min(chunk, max_context)
         self.profile = False
         """Whether `step` times each kind of op; it then runs record by record, which costs a little."""
         self._kinds: dict[str, float] = {}
-        self._kv = KVMemory(runtime, self.config, kv, max_context, self.chunk)
+        self._kv = KVMemory(kernels, self.config, kv, max_context, self.chunk)
         self._kv_type = kv
-        self._weights = Weights(runtime, model)
+        self._weights = Weights(kernels, model)
         self._other_bytes = 0
         self._step_tokens = 0
         self._tables = [model.embed_tokens, *model.more_tables]
@@ -58,9 +63,9 @@ class Engine:
     @classmethod
     async def load(
         cls,
-        runtime: Runtime,
-        checkpoint: Checkpoint,
-        config: TextConfig,
+        kernels: Kernels,
+        files: Files,
+        model: Model,
         *,
         max_context: int = 2048,
         chunk: int = CHUNK,
@@ -68,16 +73,15 @@ class Engine:
         resident_tables: bool = False,
         progress: Progress | None = None,
     ) -> Engine:
-        """Load a checkpoint into a runtime made for the same source.
+        """Load a model. files: the folder it was read from, opened for these kernels.
 
         max_context: positions a session may have, at most the config's; chunk: tokens of a prompt run together;
         kv: precision of the KV cache; resident_tables: load the tables into memory instead of fetching their rows.
         Raises CheckpointError, HostError or KernelError.
         """
-        model = load_model(checkpoint, config)
-        max_context = min(max_context, config.max_position_embeddings)
-        self = cls(runtime, model, max_context, chunk, kv, resident_tables)
-        await runtime.load(self._weights.items, progress)
+        max_context = min(max_context, model.config.max_position_embeddings)
+        self = cls(kernels, files, model, max_context, chunk, kv, resident_tables)
+        await files.load(self._weights.items, progress)
         self._record()
         return self
 
@@ -89,7 +93,7 @@ class Engine:
     @property
     def prof(self) -> dict[str, float]:
         """Seconds in the kernels so far, and, where `profile` was on, in each kind of op."""
-        return {"kernels": self.runtime.kernel_seconds(), **self._kinds}
+        return {"kernels": self.kernels.seconds(), **self._kinds}
 
     def memory(self) -> dict[str, int]:
         """Bytes of kernel memory: weights, kv (pages so far), buffers (activations, programs, staged rows), total."""
@@ -141,11 +145,11 @@ class Engine:
     def hidden(self, n: int) -> Floats:
         """See Backend."""
         width = self.config.hidden_size
-        return floats(self.runtime.read(self._every.output, 4 * n * width), (n, width))
+        return floats(self.kernels.read(self._every.output, 4 * n * width), (n, width))
 
     def logits(self) -> Floats:
         """See Backend."""
-        return floats(self.runtime.read(self._last.output, 4 * self.config.vocab_size), (self.config.vocab_size,))
+        return floats(self.kernels.read(self._last.output, 4 * self.config.vocab_size), (self.config.vocab_size,))
 
     def candidates(self, k: int) -> Candidates:
         """See Backend. Raises SessionError for k over TOP_K."""
@@ -155,13 +159,13 @@ class Engine:
 
     def likeliest(self) -> int:
         """See Backend."""
-        return self.runtime.read_word(self._top)
+        return self.kernels.read_word(self._top)
 
     def logits_of(self, hidden: Floats) -> Floats:
         """See Backend."""
         vocab, out = self.config.vocab_size, []
         for n in self._head_steps(hidden, len(hidden)):
-            out.append(self.runtime.read(self._head.output, 4 * n * vocab))
+            out.append(self.kernels.read(self._head.output, 4 * n * vocab))
         return floats(b"".join(out), (len(hidden), vocab))
 
     def nll_of(self, hidden: Floats, targets: Sequence[int]) -> list[float]:
@@ -170,7 +174,7 @@ class Engine:
         for n in self._head_steps(hidden, len(targets)):
             for i in range(n):
                 target = self._head.output + 4 * (i * self.config.vocab_size + targets[len(out)])
-                (logit,) = struct.unpack("<f", self.runtime.read(target, 4))
+                (logit,) = struct.unpack("<f", self.kernels.read(target, 4))
                 out.append(self._candidates(self._top + i * _TOP_BYTES, 1).log_sum_exp - logit)
         return out
 
@@ -178,19 +182,19 @@ class Engine:
         """See Backend."""
         self._stage([token], {}, self._last)
         self._run(self._last, 1, 0, 1)  # the first record is the input's EMBED
-        return floats(self.runtime.read(self._last.input, 4 * self.config.hidden_size), (self.config.hidden_size,))
+        return floats(self.kernels.read(self._last.input, 4 * self.config.hidden_size), (self.config.hidden_size,))
 
     @property
     def traced(self) -> dict[str, Floats]:
         """What the model marked in the last HIDDEN step, by name; needs `record_trace` first."""
         n, kept = self._step_tokens, self._every.traced.items()
-        return {name: floats(self.runtime.read(at, 4 * n * width), (n, width)) for name, (at, width) in kept}
+        return {name: floats(self.kernels.read(at, 4 * n * width), (n, width)) for name, (at, width) in kept}
 
     def record_trace(self) -> None:
         """Record the hidden-state program again so that it keeps each layer's input, for `traced`."""
         recorder = Recorder(self.model, self._weights, self._arena, self._kv_type, True, trace=True)
         hidden = self.model.decode(recorder)
-        self._every = recorder.finish(self.runtime, hidden, self._alloc(recorder.plan(hidden)))
+        self._every = recorder.finish(self.kernels, hidden, self._alloc(recorder.plan(hidden)))
 
     def _make_arena(self, resident: bool) -> Arena:
         cfg, state = self.config, self._alloc(State.BYTES)
@@ -201,7 +205,7 @@ class Engine:
             if resident:
                 tables[ref.name] = self._weights.load_table(ref)
                 continue
-            rows = self.runtime.open_rows(ref.on_host())
+            rows = self.files.open_rows(ref.on_host())
             values, scales = self._alloc(self.chunk * ref.row_bytes), self._alloc(self.chunk * ref.scale_bytes)
             tables[ref.name] = values, scales
             self.tables[ref.name] = Table.Host(ref, rows)
@@ -219,7 +223,7 @@ class Engine:
         """Let token i look up staged row i; resident tables are looked up by token id, written at each step."""
         counted = struct.pack(f"<{self.chunk}I", *range(self.chunk))
         for slots in ((arena or self._arena).slots, (arena or self._arena).ple_slots):
-            self.runtime.write(slots, counted)
+            self.kernels.write(slots, counted)
 
     def _record(self) -> None:
         self._top = self._alloc(HEAD_ROWS * _TOP_BYTES)
@@ -235,10 +239,10 @@ class Engine:
         head.top_k(rows, TOP_K, scratch, self._top)
         plans = ((last, logits), (every, hidden), (head, rows))
         buffers = self._alloc(max(recorder.plan(out) for recorder, out in plans))
-        self._last, self._every, self._head = (recorder.finish(self.runtime, out, buffers) for recorder, out in plans)
+        self._last, self._every, self._head = (recorder.finish(self.kernels, out, buffers) for recorder, out in plans)
         if self._rows:
             tables = [(rows, values, scales) for rows, values, scales, _ in self._rows]
-            self._one_token = self.runtime.one_token(tables, self._last.address, self._last.length, self._arena.state)
+            self._one_token = self.kernels.one_token(tables, self._last.address, self._last.length, self._arena.state)
 
     def _stage(self, ids: Sequence[int], given: Mapping[int, Floats], recording: Recording) -> None:
         """Bring the tokens' table rows, and embeddings given by the caller, to where the program reads them."""
@@ -249,8 +253,8 @@ class Engine:
             rows.stage(ids, values, scales)
         if not self._rows:
             data = struct.pack(f"<{len(ids)}I", *ids)
-            self.runtime.write(self._arena.slots, data)
-            self.runtime.write(self._arena.ple_slots, data)
+            self.kernels.write(self._arena.slots, data)
+            self.kernels.write(self._arena.ple_slots, data)
 
     def _stage_given(self, ids: Sequence[int], given: Mapping[int, Floats], recording: Recording) -> None:
         """As `_stage`, with embeddings in the place of some tokens, whose per-layer rows are the pad token's."""
@@ -260,24 +264,24 @@ class Engine:
         for rows, values, scales, per_layer in self._rows:
             rows.stage(looked_up if per_layer else ids, values, scales)
         slots = [SKIP_ROW if i in given else slot for i, slot in enumerate(plain)]
-        self.runtime.write(self._arena.slots, struct.pack(f"<{len(ids)}I", *slots))
-        self.runtime.write(self._arena.ple_slots, struct.pack(f"<{len(ids)}I", *plain))
+        self.kernels.write(self._arena.slots, struct.pack(f"<{len(ids)}I", *slots))
+        self.kernels.write(self._arena.ple_slots, struct.pack(f"<{len(ids)}I", *plain))
         width = self.config.hidden_size
         for i, x in given.items():
-            self.runtime.write(recording.input + 4 * i * width, struct.pack(f"<{width}f", *x))
+            self.kernels.write(recording.input + 4 * i * width, struct.pack(f"<{width}f", *x))
 
     def _run(self, recording: Recording, n: int, pos: int, end: int) -> None:
-        self.runtime.write_words(self._arena.state, n, pos)
+        self.kernels.write_words(self._arena.state, n, pos)
         if self.profile:
             self._run_timed(recording, end)
         else:
-            self.runtime.run(recording.address, 0, end, self._arena.state)
+            self.kernels.run(recording.address, 0, end, self._arena.state)
 
     def _run_timed(self, recording: Recording, end: int) -> None:
         for first, last, kind in recording.groups:
             if first < end:
                 start = time.perf_counter()
-                self.runtime.run(recording.address, first, min(last, end), self._arena.state)
+                self.kernels.run(recording.address, first, min(last, end), self._arena.state)
                 self._kinds[kind] = self._kinds.get(kind, 0.0) + time.perf_counter() - start
 
     def _head_steps(self, hidden: Floats, rows: int) -> Iterator[int]:
@@ -286,19 +290,19 @@ class Engine:
         width = 4 * self.config.hidden_size
         for at in range(0, rows, HEAD_ROWS):
             n = min(HEAD_ROWS, rows - at)
-            self.runtime.write(self._head.input, data[at * width : (at + n) * width])
+            self.kernels.write(self._head.input, data[at * width : (at + n) * width])
             self._run(self._head, n, 0, self._head.length)
             yield n
 
     def _candidates(self, at: int, k: int) -> Candidates:
-        data = self.runtime.read(at, _TOP_BYTES)
+        data = self.kernels.read(at, _TOP_BYTES)
         ids = struct.unpack_from(f"<{k}I", data)
         logits = struct.unpack_from(f"<{k}f", data, 4 * TOP_K)
         return Candidates(list(ids), list(logits), struct.unpack_from("<f", data, 8 * TOP_K + 4)[0])
 
     def _alloc(self, nbytes: int) -> int:
         self._other_bytes += nbytes
-        return self.runtime.alloc(nbytes)
+        return self.kernels.alloc(nbytes)
 
 
 _TOP_BYTES = 8 * TOP_K + 8

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .config import TextConfig
 from .program.records import PAGE, CacheDescriptor, KVType, page_bytes
-from .runtime import Runtime
+from .runtime import Kernels
 
 
 @dataclass
@@ -28,9 +28,9 @@ class KVCache:
 class KVMemory:
     """Makes and frees the caches of one model's sessions."""
 
-    def __init__(self, runtime: Runtime, config: TextConfig, kv: KVType, max_context: int, chunk: int) -> None:
+    def __init__(self, kernels: Kernels, config: TextConfig, kv: KVType, max_context: int, chunk: int) -> None:
         """Room for sequences of max_context positions, fed at most chunk at a time."""
-        self._runtime = runtime
+        self._kernels = kernels
         self._free: dict[int, list[int]] = {}
         self.bytes = 0
         """Bytes of kernel memory taken for pages and page tables."""
@@ -43,7 +43,7 @@ class KVMemory:
                 self._page_bytes[i] = page_bytes(config.layer_n_kv(i), config.layer_head_dim(i), kv)
                 self._counts[i] = self._ring if config.is_sliding(i) else full
         self._has_rings = any(config.is_sliding(i) for i in self._counts)
-        self._descriptors = runtime.alloc(CacheDescriptor.BYTES * len(self._counts))
+        self._descriptors = kernels.alloc(CacheDescriptor.BYTES * len(self._counts))
         self.descriptors = {
             layer: self._descriptors + i * CacheDescriptor.BYTES for i, layer in enumerate(self._counts)
         }
@@ -68,7 +68,7 @@ class KVMemory:
             pages = cache.pages[layer]
             while len(pages) < min(need, count):
                 page = self._take(self._page_bytes[layer])
-                self._runtime.write(table + 4 * len(pages), struct.pack("<I", page))
+                self._kernels.write(table + 4 * len(pages), struct.pack("<I", page))
                 pages.append(page)
             table += 4 * count
         cache.positions = need * PAGE
@@ -81,7 +81,7 @@ class KVMemory:
         for count in self._counts.values():
             data += struct.pack("<II", table, count).ljust(CacheDescriptor.BYTES, b"\0")
             table += 4 * count
-        self._runtime.write(self._descriptors, data)
+        self._kernels.write(self._descriptors, data)
         self._bound = cache
 
     def clone(self, cache: KVCache, positions: int) -> KVCache:
@@ -90,7 +90,7 @@ class KVMemory:
         self.reserve(other, positions)
         for layer, pages in other.pages.items():
             for page, source in zip(pages, cache.pages[layer], strict=False):
-                self._runtime.copy(page, source, self._page_bytes[layer])
+                self._kernels.copy(page, source, self._page_bytes[layer])
         return other
 
     def free(self, cache: KVCache) -> None:
@@ -106,4 +106,4 @@ class KVMemory:
         if free:
             return free.pop()
         self.bytes += nbytes
-        return self._runtime.alloc(nbytes)
+        return self._kernels.alloc(nbytes)

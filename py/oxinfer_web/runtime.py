@@ -1,7 +1,8 @@
-"""What runs a program: kernels with a memory of their own. One protocol; `native` for CPython, `browser` for Pyodide.
+"""What a model needs of the place it runs in, as two protocols: `Kernels`, a memory and what computes in it, and
+`Files`, a model's folder. `native` has both for CPython, `browser` for Pyodide; `opening` chooses.
 
-A runtime is made for one checkpoint source (a folder or a URL), because loading is its work: it alone knows how to get
-file bytes into kernel memory without a copy on the way.
+The files of a model are opened for one `Kernels`: how bytes get from a folder or a URL into kernel memory without a
+copy on the way is known only where both are.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .checkpoint import TensorRef
+from .checkpoint import Checkpoint, TensorRef
 
 Progress = Callable[[int, int], None]
 """Called as progress(bytes done, bytes in all)."""
@@ -18,7 +19,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Segment:
-    """Bytes [offset, offset + nbytes) of a checkpoint file that go to address `addr` of kernel memory."""
+    """Bytes [offset, offset + nbytes) of a model's file that go to address `addr` of kernel memory."""
 
     file: str
     offset: int
@@ -71,15 +72,15 @@ OneToken = Callable[[int, int], bool]
 """Called as step(token, position): runs one token, or does nothing and says False if its rows have to be fetched."""
 
 
-class Runtime(Protocol):
-    """Kernel memory, the kernels, and the way checkpoint bytes get there."""
+class Kernels(Protocol):
+    """Kernel memory, and the kernels that run programs in it."""
 
-    kernel: str
+    build: str
     """The build in use: "relaxed" or "simd"."""
     threads: int
 
     def alloc(self, nbytes: int, align: int = 64) -> int:
-        """Address of nbytes of zeroed memory that lives as long as the runtime. Raises KernelError beyond 4 GiB."""
+        """Address of nbytes of zeroed memory that lives as long as the kernels. Raises KernelError beyond 4 GiB."""
 
     def write(self, addr: int, data: bytes | bytearray | memoryview) -> None:
         """Copy data into kernel memory."""
@@ -100,17 +101,31 @@ class Runtime(Protocol):
         """Run records [first, last) of the program at address `ops` on all threads; returns when all are done."""
 
     def one_token(self, tables: Sequence[tuple[Rows, int, int]], ops: int, last: int, state: int) -> OneToken:
-        """Prepare the step of a single token, which is what decoding repeats: its rows to their places (tables: rows,
-        address of values, address of scales), its position to `state`, and records [0, last) run."""
+        """Prepare the step of a single token, which is what decoding repeats: its rows to their places (tables: rows
+        opened for these kernels, address of values, address of scales), its position to `state`, and records [0, last)
+        run."""
 
-    def kernel_seconds(self) -> float:
+    def seconds(self) -> float:
         """Seconds spent in the kernels since the start."""
+
+
+class Files(Protocol):
+    """One model's folder, and the way its bytes get into the memory of one `Kernels`."""
+
+    folder: str
+    """Its path or address, for messages."""
+
+    async def text(self, file: str) -> str | None:
+        """A small text file; None where the folder has none of that name. Raises HostError."""
+
+    async def checkpoint(self) -> Checkpoint:
+        """The tensors there are: the index and all shards' headers. Raises HostError or CheckpointError."""
 
     async def load(self, items: Sequence[LoadItem], progress: Progress | None = None) -> None:
         """Bring tensors into kernel memory. Raises HostError or CheckpointError, naming the file."""
 
     def open_rows(self, table: HostTable) -> Rows:
-        """The rows of a table on the same source."""
+        """The rows of a table of the same folder."""
 
-    def host_stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, int]:
         """Since the start, for host rows: requests, bytes, rows (rows fetched, not those found in the cache)."""

@@ -46,7 +46,7 @@ class TableRef:
         return self.rows * (self.row_bytes + self.scale_bytes)
 
     def on_host(self) -> HostTable:
-        """What a runtime needs to read rows of it."""
+        """What `Files.open_rows` needs to read rows of it."""
         return HostTable(self.name, self.rows, self.row_bytes, self.scale_bytes, self.values, self.scales)
 
 
@@ -106,7 +106,7 @@ class _Q4(Table):
 
 
 class _Host(Table):
-    """A table whose rows stay on the host and are read one by one through a runtime's `Rows`."""
+    """A table whose rows stay on the host and are read one by one, through `Rows`."""
 
     def __init__(self, ref: TableRef, rows: Rows) -> None:
         self.ref, self.rows = ref, rows

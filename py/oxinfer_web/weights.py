@@ -10,7 +10,7 @@ from .linear import Lin, Parts
 from .models import Model, find_all
 from .ops import Norm, Scalar
 from .program.records import BARRIER, RECORD_BYTES, encode, padded_rows
-from .runtime import LoadItem, Runtime, Segment
+from .runtime import Kernels, LoadItem, Segment
 from .table import TableRef
 
 
@@ -20,9 +20,9 @@ class Weights:
     Tables are not here: they stay on the host, or are loaded plain by `load_table`.
     """
 
-    def __init__(self, runtime: Runtime, model: Model) -> None:
+    def __init__(self, kernels: Kernels, model: Model) -> None:
         """Allocates memory for all weights; `items` then tells what to load. Raises KernelError if it does not fit."""
-        self._runtime = runtime
+        self._kernels = kernels
         self._matrices: dict[str, tuple[int, int]] = {}
         self._vectors: dict[str, int] = {}
         self._ropes: dict[RopeSpec, int] = {}
@@ -32,7 +32,7 @@ class Weights:
         lins = {lin.name: lin for lin in find_all(model, Lin)}
         vectors = {norm.weight.name: norm.weight for norm in find_all(model, Norm) if norm.weight}
         vectors |= {s.value.name: s.value for s in find_all(model, Scalar)}
-        repacks = runtime.alloc(RECORD_BYTES * len(lins))
+        repacks = kernels.alloc(RECORD_BYTES * len(lins))
         for i, lin in enumerate(lins.values()):
             self._add_matrix(lin, repacks + i * RECORD_BYTES)
         for ref in vectors.values():
@@ -51,7 +51,7 @@ class Weights:
 
     def number(self, scalar: Scalar) -> float:
         """The value of a scalar, after loading."""
-        (bits,) = struct.unpack("<H", self._runtime.read(self._vectors[scalar.value.name], 2))
+        (bits,) = struct.unpack("<H", self._kernels.read(self._vectors[scalar.value.name], 2))
         (value,) = struct.unpack("<f", struct.pack("<I", bits << 16))
         return float(value)
 
@@ -59,8 +59,8 @@ class Weights:
         """Address of a rope's inverse frequencies, f32."""
         if rope not in self._ropes:
             data = struct.pack(f"<{len(rope.inv_freq)}f", *rope.inv_freq)
-            self._ropes[rope] = self._runtime.alloc(len(data))
-            self._runtime.write(self._ropes[rope], data)
+            self._ropes[rope] = self._kernels.alloc(len(data))
+            self._kernels.write(self._ropes[rope], data)
         return self._ropes[rope]
 
     def load_table(self, table: TableRef) -> tuple[int, int]:
@@ -80,12 +80,12 @@ class Weights:
         scales = self._alloc(pad * scale_bytes) if lin.scales else 0
         self._matrices[lin.name] = values, scales
         record = encode("REPACK", BARRIER, values=values, scales=scales, rows=lin.n_out, cols=lin.n_in, quant=lin.quant)
-        self._runtime.write(repack, record)
+        self._kernels.write(repack, record)
         self.items.append(LoadItem(lin.name, _segments(lin.values, values) + _segments(lin.scales, scales), repack))
 
     def _alloc(self, nbytes: int) -> int:
         self.bytes += nbytes
-        return self._runtime.alloc(nbytes)
+        return self._kernels.alloc(nbytes)
 
 
 def _segments(parts: Parts, addr: int) -> tuple[Segment, ...]:

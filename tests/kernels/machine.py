@@ -1,4 +1,4 @@
-"""A runtime with numpy in front: what the tests of single ops need."""
+"""Kernels with numpy in front: what the tests of single ops need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from oxinfer_web.native.kernels import WasmtimeRuntime
+from oxinfer_web.native.kernels import WasmtimeKernels
 from oxinfer_web.program.records import (
     CacheDescriptor,
     KVType,
@@ -30,10 +30,10 @@ class Machine:
     """Kernel memory that is used from the start again for every op tried."""
 
     def __init__(self, kernel: str, threads: int, deterministic: bool = False) -> None:
-        self.runtime = WasmtimeRuntime(".", kernel, threads, deterministic=deterministic)
+        self.kernels = WasmtimeKernels(kernel, threads, deterministic=deterministic)
         self.kernel, self.threads = kernel, threads
-        self.runtime.alloc(1 << 16)  # the builds' own data differ a little in size; what follows lies alike in all
-        self._base = self.runtime.alloc(96 << 20)
+        self.kernels.alloc(1 << 16)  # the builds' own data differ a little in size; what follows lies alike in all
+        self._base = self.kernels.alloc(96 << 20)
         self._size = 96 << 20
         self.reset()
 
@@ -47,7 +47,7 @@ class Machine:
         addr = self._top
         self._top += (nbytes + 64 + 63) // 64 * 64
         assert self._top <= self._base + self._size
-        self.runtime.write(addr, bytes([GUARD]) * (nbytes + 64))
+        self.kernels.write(addr, bytes([GUARD]) * (nbytes + 64))
         self._guards.append(addr + nbytes)
         return addr
 
@@ -55,26 +55,26 @@ class Machine:
         """Address of a copy of the array."""
         data = np.ascontiguousarray(array).tobytes()
         addr = self.room(len(data))
-        self.runtime.write(addr, data)
+        self.kernels.write(addr, data)
         return addr
 
     def get(self, addr: int, shape: Sequence[int], dtype: Any = np.float32) -> Array:
         """The array at addr."""
         nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        return np.frombuffer(self.runtime.read(addr, nbytes), dtype).reshape(shape).copy()
+        return np.frombuffer(self.kernels.read(addr, nbytes), dtype).reshape(shape).copy()
 
     def snapshot(self) -> tuple[int, bytes]:
         """The address and contents of all buffers so far."""
-        return self._base, self.runtime.read(self._base, self._top - self._base)
+        return self._base, self.kernels.read(self._base, self._top - self._base)
 
     def play(self, *records: bytes, tokens: int = 1, pos: int = 0) -> None:
         """Run records as one program, then check that nothing was written behind a buffer."""
         ops = self.put(np.frombuffer(b"".join(records), np.uint8))
         state = np.zeros(State.WORDS, np.uint32)
         state[:2] = tokens, pos
-        self.runtime.run(ops, 0, len(records), self.put(state))
+        self.kernels.run(ops, 0, len(records), self.put(state))
         for guard in self._guards:
-            assert self.runtime.read(guard, 64) == bytes([GUARD]) * 64
+            assert self.kernels.read(guard, 64) == bytes([GUARD]) * 64
 
     def weight(self, quant: Quant, values: Array, scales: Array | None) -> dict[str, int]:
         """Load and repack a weight as the checkpoint has it; its addresses and quant."""

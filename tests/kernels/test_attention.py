@@ -128,7 +128,7 @@ def test_attention_quantizes_its_result(machine: Machine, tokens: int, head_dim:
     cache.append(k, v, 0)
     got, got_q = cache.attend(q, 4, 300, quantized=True)
     size = tokens * quantized_bytes(4 * head_dim)
-    assert machine.runtime.read(got_q, size) == machine.runtime.read(machine.quantized(got), size)
+    assert machine.kernels.read(got_q, size) == machine.kernels.read(machine.quantized(got), size)
 
 
 def test_last_token_alone(machine: Machine) -> None:

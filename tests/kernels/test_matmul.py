@@ -139,8 +139,8 @@ def test_gated_quantizes_its_result(machine: Machine, tokens: int) -> None:
     both, only = machine.room(size), machine.room(size)
     machine.play(encode("GATED", dst=dst, dst_q=both, **operands), tokens=tokens)
     machine.play(encode("GATED", dst_q=only, **operands), tokens=tokens)
-    expected = machine.runtime.read(machine.quantized(machine.get(dst, (tokens, 96))), size)
-    assert machine.runtime.read(both, size) == machine.runtime.read(only, size) == expected
+    expected = machine.kernels.read(machine.quantized(machine.get(dst, (tokens, 96))), size)
+    assert machine.kernels.read(both, size) == machine.kernels.read(only, size) == expected
 
 
 @bounded

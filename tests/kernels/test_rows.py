@@ -69,8 +69,8 @@ def test_norm_quantizes_its_result(machine: Machine) -> None:
     both, only = machine.room(size), machine.room(size)
     operands: dict[str, Any] = {"src": machine.put(x), "n": 24, "rows": 4, "norm": 1, "eps": 1e-6, "scale": 1.0}
     machine.play(encode("NORM", dst=dst, dst_q=both, **operands), encode("NORM", dst_q=only, **operands), tokens=5)
-    expected = machine.runtime.read(machine.quantized(machine.get(dst, x.shape)), size)
-    assert machine.runtime.read(both, size) == machine.runtime.read(only, size) == expected
+    expected = machine.kernels.read(machine.quantized(machine.get(dst, x.shape)), size)
+    assert machine.kernels.read(both, size) == machine.kernels.read(only, size) == expected
 
 
 @bounded
@@ -103,8 +103,8 @@ def test_act_mul_quantizes_its_result(machine: Machine) -> None:
     machine.play(
         encode("ACT_MUL", dst=dst, dst_q=dst_q, **operands), encode("ACT_MUL", dst_q=only, **operands), tokens=3
     )
-    expected = machine.runtime.read(machine.quantized(machine.get(dst, gate.shape)), size)
-    assert machine.runtime.read(dst_q, size) == machine.runtime.read(only, size) == expected
+    expected = machine.kernels.read(machine.quantized(machine.get(dst, gate.shape)), size)
+    assert machine.kernels.read(dst_q, size) == machine.kernels.read(only, size) == expected
 
 
 @pytest.mark.parametrize("tokens", [1, 4])

@@ -74,7 +74,7 @@ def test_real_threads(threads: int) -> None:
     assert answer["status"] == [0] * 50
     assert answer["stopped"] == threads - 1
     machine.play(*records, tokens=TOKENS)
-    assert base64.b64decode(answer["data"][0]) == machine.runtime.read(dst, nbytes)
+    assert base64.b64decode(answer["data"][0]) == machine.kernels.read(dst, nbytes)
 
 
 def test_a_lost_thread_is_noticed() -> None:

@@ -9,7 +9,8 @@ import oxinfer_web as ox
 import pytest
 from oxinfer_web.checkpoint import INDEX, Checkpoint
 from oxinfer_web.generate import finish as result_of
-from oxinfer_web.native.kernels import WasmtimeRuntime
+from oxinfer_web.native.files import FolderFiles
+from oxinfer_web.native.kernels import WasmtimeKernels
 from oxinfer_web.quant import dequantize_q4, dequantize_q8, from_bf16, quantize_q4, quantize_q8, to_bf16
 from oxinfer_web.table import Table, find_table
 from support import safetensors_bytes
@@ -57,8 +58,8 @@ def test_rows(tmp_path: Path, quant: str, split: list[int], separate: bool) -> N
     ref = find_table(Checkpoint.open(tmp_path), "t", ROWS, COLS)
     resident = Table.load(ref, tmp_path)
     assert type(resident) is {"bf16": Table.Bf16, "q8": Table.Q8, "q4": Table.Q4}[quant]
-    runtime = WasmtimeRuntime(tmp_path)
-    host = Table.Host(ref, runtime.open_rows(ref.on_host()))
+    files = FolderFiles(tmp_path, WasmtimeKernels())
+    host = Table.Host(ref, files.open_rows(ref.on_host()))
     result_of(host.rows.fetch(range(ROWS)))
     for r in range(ROWS):
         assert (resident.row(r) == exact[r]).all() and (host.row(r) == exact[r]).all()

@@ -1,4 +1,4 @@
-"""The kernels under CPython, run by wasmtime, on a checkpoint in a local folder.
+"""The kernels under CPython, run by wasmtime.
 
 wasmtime's Python binding cannot give shared memory to a module, so that there is one real thread. With `threads` above
 1 it plays the parts of all of them in turn, record by record, which gives what real threads give: records between two
@@ -8,18 +8,15 @@ barriers are split so that no thread reads what another writes.
 from __future__ import annotations
 
 import ctypes
-import os
 import struct
 import time
-from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import TensorRef
-from ..errors import CheckpointError, HostError, KernelError
-from ..program.records import MAX_THREADS, State
-from ..runtime import HostTable, LoadItem, OneToken, Progress, Rows
+from ..errors import KernelError
+from ..program.records import MAX_THREADS
+from ..runtime import OneToken, Rows
 
 KERNELS = ("relaxed", "simd")
 WASM_PAGE = 65536
@@ -48,18 +45,17 @@ def find_kernels(kernel: str, folder: str | Path | None = None) -> Path:
     raise KernelError(f"{name} is not in {where}; run ./build.sh kernels")
 
 
-class WasmtimeRuntime:
-    """Kernel memory and kernels in this process; implements the protocol `runtime.Runtime`."""
+class WasmtimeKernels:
+    """Kernel memory and kernels in this process; implements `runtime.Kernels`."""
 
     def __init__(
         self,
-        folder: str | Path,
-        kernel: str = "relaxed",
+        build: str = "relaxed",
         threads: int = 1,
-        kernels_dir: str | Path | None = None,
+        folder: str | Path | None = None,
         deterministic: bool = False,
     ) -> None:
-        """folder: the checkpoint's; kernel: "relaxed" or "simd"; threads: 1 to MAX_THREADS, simulated above 1.
+        """build: "relaxed" or "simd"; threads: 1 to MAX_THREADS, simulated above 1; folder: as for `find_kernels`.
 
         deterministic: relaxed instructions do what WebAssembly's deterministic profile says, whatever the machine; the
         kernels then take another path to the same bits.
@@ -67,12 +63,10 @@ class WasmtimeRuntime:
         """
         if not 1 <= threads <= MAX_THREADS:
             raise KernelError(f"{threads} threads: there can be 1 to {MAX_THREADS}")
-        self.kernel = kernel
+        self.build = build
         self.threads = threads
-        self._folder = Path(folder)
-        self._stats = {"requests": 0, "bytes": 0, "rows": 0}
         self._seconds = 0.0
-        path = find_kernels(kernel, kernels_dir)
+        path = find_kernels(build, folder)
         try:
             import wasmtime
         except ImportError:
@@ -98,7 +92,7 @@ class WasmtimeRuntime:
     # --- memory
 
     def alloc(self, nbytes: int, align: int = 64) -> int:
-        """Address of nbytes of zeroed memory for the runtime's life. Raises KernelError when 4 GiB are used up."""
+        """Address of nbytes of zeroed memory for the kernels' life. Raises KernelError when 4 GiB are used up."""
         addr = (self._top + align - 1) // align * align
         pages = self._memory.size(self._store)
         need = -(-(addr + nbytes) // WASM_PAGE) - pages
@@ -116,7 +110,7 @@ class WasmtimeRuntime:
         self._top = addr + nbytes
         return addr
 
-    def _view(self, addr: int, nbytes: int) -> memoryview:
+    def view(self, addr: int, nbytes: int) -> memoryview:
         """Kernel memory as a writable view; it is valid until the memory grows. Raises KernelError outside of it."""
         if addr < 0 or nbytes < 0 or addr + nbytes > self._memory.data_len(self._store):
             raise KernelError(f"bytes {addr} to {addr + nbytes} are outside kernel memory")
@@ -126,11 +120,11 @@ class WasmtimeRuntime:
     def write(self, addr: int, data: bytes | bytearray | memoryview) -> None:
         """Copy data into kernel memory. Raises KernelError outside of it."""
         data = memoryview(data).cast("B")
-        self._view(addr, data.nbytes)[:] = data
+        self.view(addr, data.nbytes)[:] = data
 
     def read(self, addr: int, nbytes: int) -> bytes:
         """A copy of kernel memory. Raises KernelError outside of it."""
-        return bytes(self._view(addr, nbytes))
+        return bytes(self.view(addr, nbytes))
 
     def write_words(self, addr: int, a: int, b: int) -> None:
         """Write two u32 at addr."""
@@ -158,7 +152,7 @@ class WasmtimeRuntime:
         self._seconds += time.perf_counter() - start
 
     def one_token(self, tables: Sequence[tuple[Rows, int, int]], ops: int, last: int, state: int) -> OneToken:
-        """See Runtime; rows are always at hand here."""
+        """See Kernels; rows are always at hand here."""
 
         def step(token: int, position: int) -> bool:
             for rows, values, scales in tables:
@@ -169,7 +163,7 @@ class WasmtimeRuntime:
 
         return step
 
-    def kernel_seconds(self) -> float:
+    def seconds(self) -> float:
         """Seconds spent in the kernels since the start."""
         return self._seconds
 
@@ -179,111 +173,3 @@ class WasmtimeRuntime:
             self._exports[name](self._store, *(ctypes.c_int32(arg).value for arg in args))
         except (self._trap, self._wasmtime_error) as e:
             raise KernelError(f"the kernels stopped in {name}: {str(e).splitlines()[-1].strip()}") from e
-
-    # --- the checkpoint
-
-    async def load(self, items: Sequence[LoadItem], progress: Progress | None = None) -> None:
-        """Read tensors into kernel memory and run their finishing records. Raises CheckpointError, naming the file."""
-        total = sum(s.nbytes for item in items for s in item.segments)
-        state = self.alloc(State.BYTES)
-        done = 0
-        files = _Files(self._folder)
-        try:
-            for item in items:
-                for s in item.segments:
-                    files.read_into(s.file, s.offset, self._view(s.addr, s.nbytes))
-                    done += s.nbytes
-                    if progress:
-                        progress(done, total)
-                if item.finish:
-                    self.run(item.finish, 0, 1, state)
-        finally:
-            files.close()
-
-    def open_rows(self, table: HostTable) -> FolderRows:
-        """The rows of a table in the same folder."""
-        return FolderRows(self, table, self._folder, self._stats)
-
-    def host_stats(self) -> dict[str, int]:
-        """Since the start, for host rows: requests (reads of a file), bytes, rows."""
-        return dict(self._stats)
-
-
-class _Files:
-    """Files of a folder, opened once."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._open: dict[str, int] = {}
-
-    def read_into(self, file: str, offset: int, view: memoryview) -> None:
-        """Fill the view from `offset` of a file. Raises CheckpointError if the file is missing or ends before."""
-        if file not in self._open:
-            try:
-                self._open[file] = os.open(self._folder / file, os.O_RDONLY)
-            except OSError as e:
-                raise CheckpointError(
-                    f"{file}: cannot be opened in {self._folder} ({e.strerror}); download it"
-                ) from None
-        fd, at, wanted = self._open[file], offset, offset + view.nbytes
-        while at < wanted:
-            n = os.preadv(fd, [view[at - offset :]], at)
-            if n == 0:
-                size = os.fstat(fd).st_size
-                raise CheckpointError(
-                    f"{file}: bytes up to {wanted} are needed, it ends at {size}; it is cut short, download it again"
-                )
-            at += n
-
-    def close(self) -> None:
-        """Close what is open."""
-        for fd in self._open.values():
-            os.close(fd)
-        self._open.clear()
-
-
-class FolderRows:
-    """The rows of a table in local files; implements `runtime.Rows`. Every row is at hand."""
-
-    def __init__(self, runtime: WasmtimeRuntime, table: HostTable, folder: Path, stats: dict[str, int]) -> None:
-        """stats: the runtime's host_stats, counted up here."""
-        self._runtime = runtime
-        self._table = table
-        self._files = _Files(folder)
-        self._stats = stats
-
-    async def fetch(self, ids: Sequence[int]) -> None:
-        """Check the rows. Raises HostError for one that the table does not have."""
-        for row in ids:
-            self._check(row)
-
-    def stage(self, ids: Sequence[int], values: int, scales: int) -> None:
-        """Read the rows, in order, into kernel memory at values + i * row_bytes and scales + i * scale_bytes."""
-        for i, row in enumerate(ids):
-            value, scale = self.row(row)
-            self._runtime.write(values + i * self._table.row_bytes, value)
-            if scale:
-                self._runtime.write(scales + i * self._table.scale_bytes, scale)
-
-    def row(self, row: int) -> tuple[bytes, bytes]:
-        """The value and scale bytes of one row. Raises HostError for a row that the table does not have."""
-        self._check(row)
-        value = self._read(self._table.values, row, self._table.row_bytes)
-        scale = self._read(self._table.scales, row, self._table.scale_bytes) if self._table.scales else b""
-        self._stats["rows"] += 1
-        return value, scale
-
-    def _check(self, row: int) -> None:
-        if not 0 <= row < self._table.rows:
-            raise HostError(f"{self._table.name}: no row {row}, it has {self._table.rows}")
-
-    def _read(self, parts: tuple[tuple[int, TensorRef], ...], row: int, nbytes: int) -> bytes:
-        first, ref = parts[bisect_right(parts, row, key=lambda part: part[0]) - 1]
-        data = bytearray(nbytes)
-        self._files.read_into(ref.file, ref.offset + (row - first) * nbytes, memoryview(data))
-        self._stats["requests"] += 1
-        self._stats["bytes"] += nbytes
-        return bytes(data)
-
-    def __del__(self) -> None:
-        self._files.close()

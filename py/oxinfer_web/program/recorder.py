@@ -14,7 +14,7 @@ from ..config import RopeSpec
 from ..linear import Lin
 from ..models import Model
 from ..ops import Norm, Scalar
-from ..runtime import Runtime
+from ..runtime import Kernels
 from ..table import TableRef
 from ..weights import Weights
 from .planning import Buffer, Entry, Operand, barriers, buffer, drop_unread, narrow, place, quantized_buffer
@@ -224,7 +224,7 @@ class Recorder:
         drop_unread(self._entries, _CAN_QUANTIZE)
         return place(self._entries, self._arena.chunk)
 
-    def finish(self, runtime: Runtime, output: Buffer, base: int) -> Recording:
+    def finish(self, kernels: Kernels, output: Buffer, base: int) -> Recording:
         """Write the planned records into kernel memory, activation buffers at address base."""
         buffers = {b for e in self._entries for b in (*e.reads(), *e.writes())}
         for b in buffers:
@@ -233,8 +233,8 @@ class Recorder:
             encode(e.name, barrier | (LAST if e.last else 0), **_resolve(e))
             for e, barrier in zip(self._entries, barriers(self._entries), strict=True)
         )
-        address = runtime.alloc(len(data))
-        runtime.write(address, data)
+        address = kernels.alloc(len(data))
+        kernels.write(address, data)
         return Recording(
             address,
             len(self._entries) if self._every else self._body,

@@ -1,5 +1,5 @@
 /**
- * What the Python side (browser/kernels.py) sees of this worker: kernel memory, the kernels, and the model's files.
+ * What the Python side (py/oxinfer_web/browser) sees of this worker: kernel memory, the kernels, and the model's files.
  *
  * Calls that happen for every token take numbers and nothing else; plans come as JSON, which is cheaper to hand over
  * than a list of objects.
@@ -32,6 +32,8 @@ interface OneToken {
 }
 
 export interface Host {
+  /** The model's address, for messages. */
+  folder: string;
   kernel: string;
   threads: number;
   memory(): Uint8Array;
@@ -61,6 +63,7 @@ export function createHost(
   const stats: HostStats = { requests: 0, bytes: 0, rows: 0 };
   const list = (ids: Ids): number[] => (typeof ids === 'number' ? [ids] : (JSON.parse(ids) as number[]));
   return {
+    folder: source.base,
     kernel: kernels.build,
     threads: kernels.threads,
     memory: () => kernels.bytes,
