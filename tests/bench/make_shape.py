@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 from oxinfer_web.convert.folder import new_model_folder
-from oxinfer_web.convert.plan import Out, Precisions, choose, plan_shards
+from oxinfer_web.convert.shards import Out, Precisions, choose, fill_shards
 from oxinfer_web.convert.tensors import wanted_tensors
 from oxinfer_web.convert.write import write_shards
 from oxinfer_web.models import read_config
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+from rich import progress
 
 _SLAB = 1 << 24
 
@@ -54,13 +54,15 @@ def make_shape(config: Path, out: Path) -> None:
     stores, _ = choose(wanted_tensors(read_config(data)), Precisions("q4"))
     with (
         new_model_folder(out) as folder,
-        Progress("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn()) as bar,
+        progress.Progress(
+            "{task.description}", progress.BarColumn(), progress.DownloadColumn(), progress.TimeRemainingColumn()
+        ) as bar,
     ):
         task = bar.add_task(out.name)
         (folder / "config.json").write_text(json.dumps(data))
         write_shards(
             Noise().blocks,
-            plan_shards(stores, 32 << 20),
+            fill_shards(stores, 32 << 20),
             folder,
             "q4",
             lambda done, total: bar.update(task, completed=done, total=total),

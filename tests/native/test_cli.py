@@ -163,7 +163,7 @@ def test_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             raise ModuleNotFoundError("No module named 'gguf'", name="gguf")
         return original(name, *args, **kwargs)
 
-    monkeypatch.delitem(sys.modules, "oxinfer_web.convert.gguf_source")
+    monkeypatch.delitem(sys.modules, "oxinfer_web.convert.gguf_file")
     monkeypatch.setattr(builtins, "__import__", without_gguf)
     result = run("convert", path, tmp_path / "out")
     assert result.exit_code == 1

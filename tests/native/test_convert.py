@@ -1,4 +1,4 @@
-"""Converting Hugging Face folders: every byte of the result against the source, and what must be refused."""
+"""Converting Hugging Face folders: every byte of the result against the original, and what must be refused."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_refuses_bad_arguments(tmp_path: Path) -> None:
         convert(src, out, "bf16", shard_size=500)
     copy = tmp_path / "copy"
     shutil.copytree(src, copy)
-    with pytest.raises(CheckpointError, match="is the source itself"):
+    with pytest.raises(CheckpointError, match="is the original itself"):
         convert(copy, copy)
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="not a model's folder"):

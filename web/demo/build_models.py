@@ -24,7 +24,7 @@ from pathlib import Path
 
 import oxinfer_web
 from oxinfer_web.cli.console import errors, progress_bar
-from oxinfer_web.convert import Quant, convert
+from oxinfer_web.convert import Precision, convert
 
 _BLOCK = 1 << 20
 
@@ -63,7 +63,7 @@ class Model:
     id: str
     name: str
     weights: Weights
-    quant: Quant
+    quant: Precision
     license: str
     chat: bool
     description: str

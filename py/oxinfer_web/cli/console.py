@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rich import progress
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..errors import OxinferError
-from ..runtime import Progress as OnProgress
+from ..runtime import Progress
 
 output = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -37,10 +37,15 @@ def show_size(nbytes: float) -> str:
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[OnProgress]:
+def progress_bar(what: str) -> Iterator[Progress]:
     """A progress bar of bytes on stderr while the block runs, if that is a terminal; it goes away afterwards."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task(what, total=None)
 
         def update(done: int, total: int) -> None:

@@ -11,7 +11,7 @@ import typer
 from .console import errors, output, parse_size, progress_bar, show_size
 
 
-class Quant(StrEnum):
+class Precision(StrEnum):
     """The precisions to choose from."""
 
     bf16 = "bf16"
@@ -22,12 +22,13 @@ class Quant(StrEnum):
 def convert(
     src: Annotated[Path, typer.Argument(help="a Hugging Face model folder (safetensors) or a .gguf file")],
     out: Annotated[Path, typer.Argument(help="the folder to make")],
-    quant: Annotated[Quant, typer.Option(help="precision of the linear weights")] = Quant.q8,
+    quant: Annotated[Precision, typer.Option(help="precision of the linear weights")] = Precision.q8,
     table_quant: Annotated[
-        Quant | None, typer.Option(help="precision of the embedding tables  [default: as --quant]", show_default=False)
+        Precision | None,
+        typer.Option(help="precision of the embedding tables  [default: as --quant]", show_default=False),
     ] = None,
     head_quant: Annotated[
-        Quant | None, typer.Option(help="precision of the LM head  [default: as --quant]", show_default=False)
+        Precision | None, typer.Option(help="precision of the LM head  [default: as --quant]", show_default=False)
     ] = None,
     shard_size: Annotated[str, typer.Option(help="the largest file")] = "32MiB",
     force: Annotated[bool, typer.Option("--force", help="write into a folder that holds something else")] = False,

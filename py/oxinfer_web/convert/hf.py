@@ -18,7 +18,7 @@ from .jsonfile import dump_json, read_json
 _NUMPY = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32, "F64": np.float64}
 
 
-class HuggingFaceSource:
+class HuggingFaceFolder:
     """A folder with config.json and safetensors. The files are memory-mapped; rows are read as they are needed."""
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Write the shards and the index of a plan, streaming: a slab of rows at a time is read, quantized and written."""
+"""Write the shards and their index, streaming: a slab of rows at a time is read, quantized and written."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pathlib import Path
 
 from ..checkpoint import INDEX
 from ..quant import Array, quantize_q4, quantize_q8, to_bf16
+from ..runtime import Progress
 from .jsonfile import dump_json
-from .plan import Out, Quant, Rows, ShardPlan
-from .source import Source
+from .original import Original
+from .shards import Out, Precision, RowRange, Shard
 
-Progress = Callable[[int, int], None]
-"""Called as progress(bytes written, bytes in all)."""
 _SLAB = 1 << 21
 """Elements quantized at a time: 8 MiB of f32."""
 _ALIGN = 64
@@ -29,7 +28,7 @@ Blocks = Callable[[Out], Iterator[Array]]
 
 
 def write_shards(
-    blocks: Blocks, shards: Sequence[ShardPlan], folder: Path, quant: Quant, progress: Progress | None = None
+    blocks: Blocks, shards: Sequence[Shard], folder: Path, quant: Precision, progress: Progress | None = None
 ) -> int:
     """Write every shard and then the index into an existing folder; returns the bytes of tensor data.
 
@@ -60,7 +59,7 @@ def write_shards(
     return total
 
 
-def _shard_bytes(tensors: Sequence[Out], quant: Quant, blocks: Blocks) -> Iterator[bytes | memoryview]:
+def _shard_bytes(tensors: Sequence[Out], quant: Precision, blocks: Blocks) -> Iterator[bytes | memoryview]:
     """One shard's bytes: the header, then the data."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt", "oxinfer_quant": quant}}
     at = 0
@@ -81,9 +80,9 @@ class Quantizer:
     Values and scales come from one pass: whichever tensor of the two is written first makes both, the other waits here.
     """
 
-    def __init__(self, source: Source) -> None:
-        self._source, self._pool = source, ThreadPoolExecutor(os.cpu_count())
-        self._waiting: dict[tuple[Rows, int], list[Array]] = {}
+    def __init__(self, original: Original) -> None:
+        self._original, self._pool = original, ThreadPoolExecutor(os.cpu_count())
+        self._waiting: dict[tuple[RowRange, int], list[Array]] = {}
 
     def __enter__(self) -> Quantizer:
         return self
@@ -106,8 +105,8 @@ class Quantizer:
             if part != t.part:
                 self._waiting[t.rows, part] = waiting
 
-    def _quantize(self, rows: Rows, first: int, last: int) -> tuple[Array, ...]:
-        w = self._source.read(rows.store.source, first, last)
+    def _quantize(self, rows: RowRange, first: int, last: int) -> tuple[Array, ...]:
+        w = self._original.read(rows.store.original, first, last)
         if rows.store.quant == "q8":
             return quantize_q8(w)
         if rows.store.quant == "q4":
@@ -115,7 +114,7 @@ class Quantizer:
         return (to_bf16(w),)
 
 
-def _slabs(rows: Rows) -> list[tuple[int, int]]:
+def _slabs(rows: RowRange) -> list[tuple[int, int]]:
     cols = rows.store.shape[1] if len(rows.store.shape) > 1 else 1
     step = max(1, _SLAB // cols)
     return [(r, min(r + step, rows.last)) for r in range(rows.first, rows.last, step)]

@@ -28,7 +28,7 @@ class _Tensor:
     shape: tuple[int, ...]
 
 
-class GgufSource:
+class GgufFile:
     """A GGUF file, memory-mapped. What llama.cpp's converter did to a family's weights is undone (`GgufFormat`)."""
 
     def __init__(self, path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ..quant import F32
 
 
-class Source(Protocol):
+class Original(Protocol):
     """A model to convert, its tensors under the names of the output. Nothing is read until it is asked for."""
 
     @property
@@ -24,7 +24,7 @@ class Source(Protocol):
         """Rows [first, last) of a tensor as f32 (of a vector: its elements). Raises CheckpointError."""
 
     def write_tokenizer(self, folder: Path) -> list[str]:
-        """Write tokenizer.json, tokenizer_config.json and generation_config.json, as far as the source has them.
+        """Write tokenizer.json, tokenizer_config.json and generation_config.json, as far as the original has them.
 
         Returns notes for the user. Raises CheckpointError for a tokenizer that cannot be converted.
         """

@@ -1,4 +1,4 @@
-"""The plan of a conversion: which precision each tensor gets, and which shard each piece of it goes to.
+"""How a conversion lays a model out: which precision each tensor gets, and which shard each piece of it goes to.
 
 Made from shapes alone, so that the writing can stream: no tensor is ever whole in memory.
 """
@@ -14,8 +14,8 @@ from ..errors import CheckpointError
 from ..linear import QBLOCK
 from .tensors import Kind, Wanted
 
-Quant = Literal["bf16", "q8", "q4"]
-QUANTS: tuple[Quant, ...] = ("bf16", "q8", "q4")
+Precision = Literal["bf16", "q8", "q4"]
+PRECISIONS: tuple[Precision, ...] = ("bf16", "q8", "q4")
 _TABLES = (Kind.TABLE, Kind.MORE_TABLE)
 _DTYPES = {"bf16": ("BF16",), "q8": ("I8", "F32"), "q4": ("U8", "F16")}
 _ITEM = {"BF16": 2, "I8": 1, "F32": 4, "U8": 1, "F16": 2}
@@ -25,11 +25,11 @@ _ITEM = {"BF16": 2, "I8": 1, "F32": 4, "U8": 1, "F16": 2}
 class Precisions:
     """The precision of each part of a model; None follows `quant`."""
 
-    quant: Quant
-    table: Quant | None = None
-    head: Quant | None = None
+    quant: Precision
+    table: Precision | None = None
+    head: Precision | None = None
 
-    def of(self, kind: Kind) -> Quant:
+    def of(self, kind: Kind) -> Precision:
         """The precision of a tensor's kind."""
         if kind is Kind.VECTOR:
             return "bf16"
@@ -41,14 +41,14 @@ class Precisions:
 
 
 @dataclass(frozen=True)
-class Store:
-    """A tensor of the source and how it is stored: `name` in the output, `source` where it is read from."""
+class Stored:
+    """A tensor and how it is stored: `name` in the output, `original` where it is read from."""
 
     name: str
-    source: str
+    original: str
     shape: tuple[int, ...]
     kind: Kind
-    quant: Quant
+    quant: Precision
 
     @property
     def row_bytes(self) -> int:
@@ -68,10 +68,10 @@ class Store:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowRange:
     """Rows [first, last) of a stored tensor: what is quantized in one go."""
 
-    store: Store
+    store: Stored
     first: int
     last: int
 
@@ -89,7 +89,7 @@ class Out:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    rows: Rows
+    rows: RowRange
     part: int
 
     @property
@@ -104,7 +104,7 @@ class Out:
 
 
 @dataclass
-class ShardPlan:
+class Shard:
     """The tensors of one file."""
 
     tensors: list[Out] = field(default_factory=list)
@@ -116,42 +116,42 @@ class ShardPlan:
         return sorted(self.tensors, key=lambda t: -t.alignment)
 
 
-def choose(wanted: Sequence[Wanted], precisions: Precisions) -> tuple[list[Store], list[str]]:
+def choose(wanted: Sequence[Wanted], precisions: Precisions) -> tuple[list[Stored], list[str]]:
     """How each tensor is stored, and notes on those that could not be quantized."""
-    stores: list[Store] = []
+    stores: list[Stored] = []
     notes: list[str] = []
     for w in wanted:
         quant = precisions.of(w.kind)
         table, head = precisions.table, precisions.head
         if w.kind is Kind.TIED and table and head and table != head:
             # One tensor cannot have two precisions: the table keeps its name, the head gets one of its own.
-            stores.append(Store("lm_head.weight", w.name, w.shape, Kind.HEAD, head))
+            stores.append(Stored("lm_head.weight", w.name, w.shape, Kind.HEAD, head))
             w, quant = Wanted(w.name, w.shape, Kind.TABLE), table
         if quant != "bf16" and w.shape[1] % QBLOCK:
             notes.append(f"{w.name} stays bf16: its {w.shape[1]} columns are not a multiple of {QBLOCK}")
             quant = "bf16"
-        stores.append(Store(w.name, w.name, w.shape, w.kind, quant))
+        stores.append(Stored(w.name, w.name, w.shape, w.kind, quant))
     return sorted(stores, key=lambda s: s.kind in _TABLES), notes
 
 
-def plan_shards(stores: Sequence[Store], shard_size: int) -> list[ShardPlan]:
+def fill_shards(stores: Sequence[Stored], shard_size: int) -> list[Shard]:
     """Put every tensor into shards of at most shard_size bytes, header included, in the given order.
 
     A tensor that is too large for one shard is split by rows, its values and scales at the same rows. Tables that stay
     on the host share no shard with weights that are loaded. Raises CheckpointError if not even one row fits.
     """
-    shards: list[ShardPlan] = []
+    shards: list[Shard] = []
     group: Kind | None = None
     for store in stores:
         this = store.kind if store.kind in _TABLES else None
         if not shards or this != group:
-            shards.append(ShardPlan(nbytes=_EMPTY_HEADER))
+            shards.append(Shard(nbytes=_EMPTY_HEADER))
             group = this
         for rows in _split(store, shard_size):
             tensors = [Out(*t, rows, part) for part, t in enumerate(rows.tensors)]
             nbytes = sum(t.nbytes + _entry_bytes(t.name) for t in tensors)
             if shards[-1].tensors and shards[-1].nbytes + nbytes > shard_size:
-                shards.append(ShardPlan(nbytes=_EMPTY_HEADER))
+                shards.append(Shard(nbytes=_EMPTY_HEADER))
             shards[-1].tensors += tensors
             shards[-1].nbytes += nbytes
     return shards
@@ -166,12 +166,12 @@ def _entry_bytes(name: str) -> int:
     return len(name.encode()) + 100
 
 
-def _split(store: Store, shard_size: int) -> Iterator[Rows]:
+def _split(store: Stored, shard_size: int) -> Iterator[RowRange]:
     n = store.shape[0]
     room = shard_size - _EMPTY_HEADER - 2 * _entry_bytes(f"{store.name}.q8s@{n}")
     per_shard = room // store.row_bytes
     if n <= per_shard:
-        yield Rows(store, 0, n)
+        yield RowRange(store, 0, n)
         return
     if per_shard < 1:
         raise CheckpointError(
@@ -181,4 +181,4 @@ def _split(store: Store, shard_size: int) -> Iterator[Rows]:
     # Whole groups of rows where that is possible: kernels interleave 16 rows.
     step = next(per_shard // m * m for m in (64, 16, 1) if per_shard >= m)
     for first in range(0, n, step):
-        yield Rows(store, first, min(first + step, n))
+        yield RowRange(store, first, min(first + step, n))
