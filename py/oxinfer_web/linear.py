@@ -1,6 +1,6 @@
 """`Lin`, the weight of a linear layer, at bf16, Q8 or Q4: what it is and where its bytes lie. No data is held here.
 
-A `Lin` is the same for both backends: `reference.py` reads it into numpy, `program.py` loads it into kernel memory.
+A `Lin` is the same for both backends: `reference.py` reads it into numpy, `weights.py` loads it into kernel memory.
 """
 
 from __future__ import annotations

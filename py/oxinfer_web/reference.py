@@ -1,7 +1,7 @@
 """The ops in numpy, eagerly, in float32: the answer that the kernels are compared with. Weights are dequantized, so a
 Q8 or Q4 checkpoint gives its weight-only figure here.
 
-`Reference` is a backend as `program.Program` is: `Session` runs on either.
+`Reference` is a backend as `engine.Engine` is: `Session` runs on either.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Candidates:
 
 
 class Backend(Protocol):
-    """Runs a model's steps. `reference.Reference` and `program.Program` are the two."""
+    """Runs a model's steps. `reference.Reference` and `engine.Engine` are the two."""
 
     @property
     def model(self) -> Model:

@@ -55,7 +55,7 @@ class BrowserFiles:
 
     async def load(self, items: Sequence[LoadItem], progress: Progress | None = None) -> None:
         """Bring tensors into kernel memory; without `progress` the page itself is told. Raises HostError."""
-        plan = json.dumps(
+        request = json.dumps(
             [
                 {"segments": [(s.file, s.offset, s.nbytes, s.addr) for s in item.segments], "finish": item.finish}
                 for item in items
@@ -63,7 +63,7 @@ class BrowserFiles:
         )
         callback = create_proxy(progress) if progress else None
         try:
-            await (self._host.load(plan, callback) if callback else self._host.load(plan))
+            await (self._host.load(request, callback) if callback else self._host.load(request))
         except JsException as e:
             raise ours(e) from None
         finally:
@@ -72,7 +72,7 @@ class BrowserFiles:
 
     def open_rows(self, table: HostTable) -> BrowserRows:
         """The rows of a table on the same host."""
-        plan = {
+        request = {
             "name": table.name,
             "rows": table.rows,
             "rowBytes": table.row_bytes,
@@ -80,7 +80,7 @@ class BrowserFiles:
             "values": _parts(table.values),
             "scales": _parts(table.scales),
         }
-        return BrowserRows(self._host.openRows(json.dumps(plan)), table)
+        return BrowserRows(self._host.openRows(json.dumps(request)), table)
 
     def stats(self) -> dict[str, int]:
         """Since the start, for host rows: requests, bytes, rows."""
@@ -114,10 +114,10 @@ class BrowserRows:
 
     async def fetch(self, ids: Sequence[int]) -> None:
         """Make these rows available to `stage`, in one batch. Raises HostError."""
-        plan = _ids(ids)
-        if not self._rows.held(plan):
+        wanted = _ids(ids)
+        if not self._rows.held(wanted):
             try:
-                await self._rows.fetch(plan)
+                await self._rows.fetch(wanted)
             except JsException as e:
                 raise ours(e) from None
 

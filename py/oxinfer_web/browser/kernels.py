@@ -1,6 +1,6 @@
 """The kernels under Pyodide: they and their memory are JavaScript's (web/src/engine/host/host.ts).
 
-What happens for every token passes numbers only; plans are handed over as JSON.
+What happens for every token passes numbers only; requests are handed over as JSON.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ class BrowserKernels:
 
     def one_token(self, tables: Sequence[tuple[Rows, int, int]], ops: int, last: int, state: int) -> OneToken:
         """See Kernels: JavaScript does all of it in one call."""
-        plan = {
+        request = {
             "tables": [{"rows": cast(BrowserRows, rows).number, "values": v, "scales": s} for rows, v, s in tables],
             "ops": ops,
             "last": last,
             "state": state,
         }
-        call = self._host.oneToken(json.dumps(plan))
+        call = self._host.oneToken(json.dumps(request))
 
         def step(token: int, position: int) -> bool:
             try:
