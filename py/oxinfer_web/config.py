@@ -59,6 +59,9 @@ class TextConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     pad_token_id: int = 0
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """What generation_config.json says, as far as it does: temperature (0 is greedy), top_k, top_p, min_p and
+    max_new_tokens."""
 
     def check(self) -> None:
         """Raise ConfigError for absurd sizes and for what no op can do."""

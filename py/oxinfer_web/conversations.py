@@ -20,6 +20,14 @@ from .session import Session
 
 DEFAULT_CONTEXT = 4096
 """Positions of a conversation where the page does not say."""
+_SAMPLING = {
+    "temperature": "temperature",
+    "top_k": "topK",
+    "top_p": "topP",
+    "min_p": "minP",
+    "max_new_tokens": "maxTokens",
+}
+"""The settings of `TextConfig.sampling` as the page spells them."""
 YIELD_S = 0.01
 """The event loop, and with it a wish to stop, gets its turn at least this often."""
 
@@ -47,6 +55,7 @@ class Page:
                 "maxContext": self._engine.max_context,
                 "vocabSize": config.vocab_size,
                 "eos": list(config.eos_token_ids),
+                "defaults": {_SAMPLING[name]: value for name, value in config.sampling.items()},
             }
         )
 

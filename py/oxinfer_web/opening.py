@@ -81,7 +81,8 @@ async def _load(
     text = await files.text("config.json")
     if text is None:
         raise ConfigError(f"config.json: not in {files.folder}; is this a model's folder?")
-    model = load_model(await files.checkpoint(), config_from_json(text))
+    config = config_from_json(text, await files.text("generation_config.json"))
+    model = load_model(await files.checkpoint(), config)
     return await Engine.load(
         kernels,
         files,

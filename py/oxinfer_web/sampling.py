@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import math
 import random
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
 
 from .errors import SessionError
 from .session import Candidates, Session
+
+MOST = 64
+"""The most candidates to choose among: what a step of the kernels leaves."""
 
 
 @dataclass
@@ -16,21 +23,46 @@ class Sampler:
     that holds top_p of their probability and to those at least min_p times as likely as the first."""
 
     temperature: float = 0.0
-    top_k: int = 64
+    top_k: int = MOST
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
-    _random: random.Random = field(init=False, repr=False)
+    _random: random.Random = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raises SessionError for values that mean nothing."""
-        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
-            raise SessionError(f"temperature {self.temperature} must be 0 (greedy) or a positive number")
-        if not 1 <= self.top_k <= 64:
-            raise SessionError(f"top_k {self.top_k} must be 1 to 64")
-        if not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
-            raise SessionError(f"top_p {self.top_p} must be in (0, 1] and min_p {self.min_p} in [0, 1]")
+        if not (_is_number(self.temperature) and self.temperature >= 0):
+            raise SessionError(f"temperature {self.temperature!r} must be 0 (greedy) or a positive number")
+        if not (_is_integer(self.top_k) and 1 <= self.top_k <= MOST):
+            raise SessionError(f"top_k {self.top_k!r} must be an integer, 1 to {MOST}")
+        if not (_is_number(self.top_p) and 0 < self.top_p <= 1):
+            raise SessionError(f"top_p {self.top_p!r} must be a number above 0, at most 1")
+        if not (_is_number(self.min_p) and 0 <= self.min_p <= 1):
+            raise SessionError(f"min_p {self.min_p!r} must be a number from 0 to 1")
+        if not (self.seed is None or _is_integer(self.seed)):
+            raise SessionError(f"seed {self.seed!r} must be an integer, or None for another answer every time")
         self._random = random.Random(self.seed)
+
+    @classmethod
+    def of(
+        cls,
+        defaults: Mapping[str, float],
+        *,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        seed: int | None = None,
+    ) -> Sampler:
+        """A sampler with these settings, and for those that are None a model's own (`TextConfig.sampling`)."""
+        if top_k is None:
+            top_k = min(int(defaults.get("top_k", MOST)), MOST)
+
+        def choice(given: float | None, name: str, otherwise: float) -> float:
+            return defaults.get(name, otherwise) if given is None else given
+
+        temperature = choice(temperature, "temperature", 0.0)
+        return cls(temperature, top_k, choice(top_p, "top_p", 1.0), choice(min_p, "min_p", 0.0), seed)
 
     def choose(self, session: Session) -> int:
         """The next token of a session that has been fed."""
@@ -47,3 +79,13 @@ class Sampler:
             total += weights[keep]
             keep += 1
         return self._random.choices(c.ids[:keep], weights[:keep])[0]
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a finite number, a numpy one too; NaN and True are none."""
+    number: Any = value
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(abs(number) <= sys.float_info.max)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -9,18 +9,30 @@ from typing import Annotated
 
 import typer
 
+from ..models import config_from_folder
 from ..sampling import Sampler
 from .console import errors, output, show_size
 from .models import Kernel, open_session
+
+_OWN = "the model's own, else "
 
 
 def generate(
     folder: Annotated[Path, typer.Argument(help="a model folder")],
     prompt: Annotated[str, typer.Argument(help="the prompt")],
-    max_tokens: Annotated[int, typer.Option(min=1, help="tokens to generate at most")] = 128,
-    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token")] = 0.0,
-    top_k: Annotated[int, typer.Option(min=1, max=64, help="sample among this many tokens")] = 64,
-    top_p: Annotated[float, typer.Option(min=0, max=1, help="and among those that hold this probability")] = 1.0,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="tokens to generate at most", show_default=_OWN + "128")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 takes the likeliest token", show_default=_OWN + "0")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="sample among this many tokens", show_default=_OWN + "64")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="and among those that hold this probability", show_default=_OWN + "1")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="and those this many times as likely as the first", show_default=_OWN + "0")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="makes sampling repeatable")] = None,
     chat: Annotated[
         bool | None,
@@ -36,7 +48,9 @@ def generate(
     text = Text(folder)
     as_chat = text.has_chat if chat is None else chat
     ids = text.encode_chat([{"role": "user", "content": prompt}]) if as_chat else text.encode(prompt)
-    sampler = Sampler(temperature, top_k, top_p, seed=seed)
+    own = config_from_folder(folder).sampling
+    sampler = Sampler.of(own, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    max_tokens = max_tokens or int(own.get("max_new_tokens", 128))
     start = time.perf_counter()
     session = open_session(folder, kernel, len(ids) + max_tokens)
     clock = _Clock(start)

@@ -10,6 +10,7 @@ from typing import Any
 from ..checkpoint import Checkpoint
 from ..config import TextConfig
 from ..errors import ConfigError
+from ..generation_config import with_generation_config
 from . import gemma3, gemma4, llama
 from .base import Family, Model, canonical_names, find_all
 
@@ -30,22 +31,25 @@ FAMILIES = {family.name: family for family in (gemma3.FAMILY, gemma4.FAMILY, lla
 
 
 def config_from_folder(folder: str | Path) -> TextConfig:
-    """Read FOLDER/config.json. Raises ConfigError if it is missing, not JSON, or of a model this cannot run."""
-    path = Path(folder) / "config.json"
+    """Read FOLDER/config.json, and generation_config.json where there is one.
+
+    Raises ConfigError if the first is missing, either is not JSON, or the model is one that this version cannot run.
+    """
+    path, generation = Path(folder) / "config.json", Path(folder) / "generation_config.json"
     if not path.exists():
         raise ConfigError(f"config.json: not in {folder}; is this a model's folder?")
-    return config_from_json(path.read_bytes())
+    return config_from_json(path.read_bytes(), generation.read_bytes() if generation.exists() else None)
 
 
-def config_from_json(text: str | bytes) -> TextConfig:
-    """Read the text of a config.json. Raises ConfigError as config_from_folder does."""
+def config_from_json(text: str | bytes, generation: str | bytes | None = None) -> TextConfig:
+    """Read the text of a config.json and, if there is one, of a generation_config.json. Raises ConfigError."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as e:
         raise ConfigError(f"config.json: not JSON ({e}); download it again") from None
     if not isinstance(data, dict):
         raise ConfigError("config.json: not a JSON object; download it again")
-    return read_config(data)
+    return with_generation_config(read_config(data), generation)
 
 
 def read_config(data: Mapping[str, Any]) -> TextConfig:

@@ -32,6 +32,8 @@ export interface ModelInfo {
   vocabSize: number;
   /** Tokens that end an answer. */
   eos: number[];
+  /** How the model's makers would have it sampled, as far as its generation_config.json says (temperature 0 is greedy). */
+  defaults: Partial<Omit<Sampling, 'seed'> & { minP: number }>;
 }
 
 export interface Stats {
