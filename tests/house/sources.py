@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("py", "tests", "wasm_kernels", "web/demo", "web/scripts", "web/src")
+FOLDERS = ("py", "scripts", "tests", "wasm_kernels", "web/demo", "web/scripts", "web/src")
 SUFFIXES = {".py", ".ts", ".js", ".mjs", ".c", ".h", ".sh", ".css", ".html"}
 
 
