@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from .checkpoint import Checkpoint
 from .config import TextConfig
 from .engine import Engine
-from .errors import CheckpointError, ConfigError, HostError, KernelError, OxinferError, SessionError
-from .generate import generate, generate_sync
+from .errors import CancelledError, CheckpointError, ConfigError, HostError, KernelError, OxinferError, SessionError
+from .generate import Ended, Generation, SyncGeneration, generate, generate_sync
 from .models import config_from_folder
 from .opening import load, open
 from .program.records import KVType
@@ -31,11 +31,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "CancelledError",
     "Candidates",
     "Checkpoint",
     "CheckpointError",
     "ConfigError",
+    "Ended",
     "Engine",
+    "Generation",
     "HostError",
     "KVType",
     "KernelError",
@@ -43,6 +46,7 @@ __all__ = [
     "Sampler",
     "Session",
     "SessionError",
+    "SyncGeneration",
     "TextConfig",
     "generate",
     "generate_sync",

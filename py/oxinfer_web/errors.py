@@ -23,3 +23,7 @@ class KernelError(OxinferError):
 
 class SessionError(OxinferError):
     """A session was asked for something its state does not allow (too long a context, a bad position)."""
+
+
+class CancelledError(OxinferError):
+    """Nobody wants the rest any more: what is being waited for was given up."""

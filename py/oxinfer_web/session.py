@@ -120,6 +120,12 @@ class Session:
         """Tokens fed so far."""
         return len(self.tokens)
 
+    @property
+    def cached(self) -> int:
+        """Tokens whose keys and values are in the caches: fewer than `position` after a truncation that went further
+        back than a sliding layer remembers, and then the next `forward` computes the others again."""
+        return self._done
+
     async def fetch(self, ids: Sequence[int]) -> None:
         """Bring the table rows that `forward(ids)` will need. Raises HostError if the host does not give them."""
         start = time.perf_counter()
@@ -135,6 +141,10 @@ class Session:
         HostError for rows that have not been fetched. After an error the session is as it was before.
         """
         self._feed(ids, given, Want.LOGITS)
+
+    def feed(self, ids: Sequence[int]) -> None:
+        """Feed a part of a prompt that is not its last: as `forward`, but nothing can be asked about the next token."""
+        self._feed(ids, None, Want.CACHE)
 
     def advance(self, token: int) -> bool:
         """Feed one token, as decoding does again and again, if all it needs is at hand.
@@ -221,7 +231,7 @@ class Session:
         self, ids: Sequence[int], given: Mapping[int, Floats] | None, want: Want, rows: list[bytes] | None = None
     ) -> None:
         start = time.perf_counter()
-        self._check(ids, given)
+        self.check(ids, given)
         again = self.tokens[self._done :]
         feed = [*again, *ids] if again else ids
         embeddings = {at - self._done: x for at, x in self._given.items() if at >= self._done} if self._given else {}
@@ -263,7 +273,8 @@ class Session:
                 width = len(hidden) // len(part)
                 rows.append(bytes(hidden[max(0, skip - at) * width :]))
 
-    def _check(self, ids: Sequence[int], given: Mapping[int, Floats] | None) -> None:
+    def check(self, ids: Sequence[int], given: Mapping[int, Floats] | None = None) -> None:
+        """Raise the SessionError with which `forward` would refuse these arguments, if it would."""
         config = self.backend.model.config
         if not len(ids):
             raise SessionError("no tokens to feed: give at least one")

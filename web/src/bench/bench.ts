@@ -71,7 +71,7 @@ const api = {
   bench: ({ promptTokens = 128, generate = 48, ...run }: BenchOptions): Promise<BenchReport> =>
     withModel({ maxContext: promptTokens + generate, ...run }, async (model, loadMs) => {
       const ids = (await model.encode(promptText(promptTokens))).slice(0, promptTokens);
-      const result = await model.engine.bench({ ids, generate, repeats: REPEATS });
+      const result = await model.call((engine) => engine.bench({ ids, generate, repeats: REPEATS }));
       return {
         model: run.model,
         kernel: model.info.kernel,
@@ -102,7 +102,7 @@ const api = {
 
   /** Speed of the open model over one pass, after one to warm up. */
   measure: async (request: { ids: number[]; generate: number; profile?: boolean }): Promise<BenchResult & Stats> => ({
-    ...(await opened().engine.bench({ ...request, repeats: 1 })),
+    ...(await opened().call((engine) => engine.bench({ ...request, repeats: 1 }))),
     ...(await opened().stats()),
   }),
 
@@ -124,11 +124,11 @@ const api = {
 
   /** What a model makes of ids: for checking one build, host or thread count against another. */
   probe: ({ ids, generate = 0, ...run }: ProbeOptions): Promise<Probe> =>
-    withModel({ ...run, tokenizer: false }, async ({ engine, info }) => {
-      const logits = [...(await engine.logits(ids))];
-      const tokens = generate > 0 ? await engine.greedy(ids, generate) : [];
-      const stats = await engine.stats();
-      return { ...info, logits, tokens, ...stats, nll: await engine.nll(ids) };
+    withModel({ ...run, tokenizer: false }, async (model) => {
+      const logits = [...(await model.call((engine) => engine.logits(ids)))];
+      const tokens = generate > 0 ? await model.call((engine) => engine.greedy(ids, generate)) : [];
+      const stats = await model.stats();
+      return { ...model.info, logits, tokens, ...stats, nll: await model.call((engine) => engine.nll(ids)) };
     }),
 
   /** The ids that the model's tokenizer gives. */

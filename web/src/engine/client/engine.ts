@@ -2,37 +2,69 @@
 import * as Comlink from 'comlink';
 import { fromPython, messageOf, openHost, OxinferError, type Host } from '../host';
 import { siteAssets } from './assets';
-import type { EngineApi, GenerationMessage, KVPrecision, ModelInfo, Stats } from './protocol';
+import { hold } from './hold';
+import type { Ended, EngineApi, GenerationMessage, KVPrecision, ModelInfo, Stats } from './protocol';
 import { startPython } from './python';
 
 /** py/oxinfer_web/conversations.py: requests and answers are JSON. */
-interface Page {
+interface Conversations {
   info(): string;
   stats(): string;
-  generate(ids: string, sampling: string, onToken: (token: number) => boolean): Promise<void>;
+  open(): number;
+  close(number: number): void;
+  generate(
+    number: number,
+    ids: string,
+    sampling: string,
+    onToken: (token: number) => void,
+    stopped: () => boolean,
+  ): Promise<string>;
+  readonly probe: Probe;
+}
+
+/** py/oxinfer_web/probe.py */
+interface Probe {
   bench(request: string): Promise<string>;
   greedy(ids: string, n: number): Promise<string>;
   nll(ids: string): Promise<number>;
   logits(ids: string): Promise<{ toJs(): Uint8Array; destroy(): void }>;
 }
 
+interface Model {
+  conversations: Conversations;
+  probe: Probe;
+  host: Host;
+  onFailed: (message: string) => unknown;
+}
+
 const PROGRESS_MS = 100;
 
-let page: Page | undefined;
-let busy = false;
+let model: Model | undefined;
+/** The last request's end. */
+let turn: Promise<unknown> = Promise.resolve();
 
-/** Run `call` on the loaded model, one call at a time. */
-async function withModel<T>(call: (page: Page) => Promise<T>): Promise<T> {
-  if (!page) throw new OxinferError('SessionError', 'no model is loaded; call load first');
-  if (busy) throw new OxinferError('SessionError', 'the model is busy with another request; wait for it or stop it');
-  busy = true;
-  try {
-    return await call(page);
-  } catch (e) {
-    throw fromPython(e);
-  } finally {
-    busy = false;
-  }
+function loaded(): Model {
+  if (!model) throw new OxinferError('SessionError', 'no model is loaded; call load first');
+  return model;
+}
+
+/** Run `call` when the requests before it are done. */
+function inTurn<T>(call: (model: Model) => Promise<T>): Promise<T> {
+  const result = turn.then(async () => {
+    const { host, onFailed } = loaded();
+    try {
+      return await call(loaded());
+    } catch (e) {
+      const error = fromPython(e);
+      // What nobody raised on purpose leaves Python, or the kernels, in a state that nobody knows.
+      if (!(error instanceof OxinferError))
+        await onFailed(`the engine broke (${messageOf(error)}); load the model again`);
+      else if (host.failed) await onFailed(error.message);
+      throw error;
+    }
+  });
+  turn = result.catch(() => undefined);
+  return result;
 }
 
 /** Hand progress on at most every PROGRESS_MS, and at the end. */
@@ -47,52 +79,70 @@ function throttled(report: (done: number, total: number) => void): (done: number
 }
 
 const api: EngineApi = {
-  async load({ url, site, kernel, threads, maxContext, kv }, onProgress) {
+  hold,
+
+  async load({ url, site, kernel, threads, maxContext, kv }, onProgress, onFailed) {
     const [python, host] = await Promise.all([
       startPython(`${site}pyodide/`),
       openHost(url, siteAssets(site), { kernel, threads, onProgress: throttled(onProgress) }),
     ]);
     const module = python.pyimport('oxinfer_web.conversations') as {
-      open_page(host: Host, maxContext: number | undefined, kv: KVPrecision): Promise<Page>;
+      load(host: Host, maxContext: number | undefined, kv: KVPrecision): Promise<Conversations>;
     };
     try {
-      page = await module.open_page(host, maxContext, kv ?? 'f32');
-      return JSON.parse(page.info()) as ModelInfo;
+      const conversations = await module.load(host, maxContext, kv ?? 'f32');
+      model = { conversations, probe: conversations.probe, host, onFailed };
+      return JSON.parse(conversations.info()) as ModelInfo;
     } catch (e) {
       throw fromPython(e);
     }
   },
 
-  generate(ids, sampling, port) {
-    let stopped = false;
+  open: () => loaded().conversations.open(),
+
+  close: (conversation) =>
+    inTurn(({ conversations }) => {
+      conversations.close(conversation);
+      return Promise.resolve();
+    }),
+
+  generate(conversation, ids, sampling, port) {
     const say = (message: GenerationMessage): void => {
       port.postMessage(message);
     };
+    const stop = new AbortController();
     port.onmessage = () => {
-      stopped = true;
+      stop.abort(new OxinferError('CancelledError', 'stopped'));
     };
-    withModel((p) =>
-      p.generate(JSON.stringify(ids), JSON.stringify(sampling), (token) => {
-        if (!stopped) say({ kind: 'token', token });
-        return !stopped;
-      }),
-    ).then(
-      () => {
-        say({ kind: 'end' });
-      },
-      (e: unknown) => {
-        say({ kind: 'error', name: e instanceof Error ? e.name : 'Error', message: messageOf(e) });
-      },
-    );
+    const answer = async ({ conversations, host }: Model): Promise<void> => {
+      host.signal = stop.signal;
+      try {
+        const end = await conversations.generate(
+          conversation,
+          JSON.stringify(ids),
+          JSON.stringify(sampling),
+          (token) => {
+            say({ kind: 'token', token });
+          },
+          () => stop.signal.aborted,
+        );
+        say({ kind: 'end', end: JSON.parse(end) as Ended });
+      } finally {
+        host.signal = undefined;
+      }
+    };
+    inTurn((model) => (stop.signal.aborted ? Promise.resolve() : answer(model))).catch((e: unknown) => {
+      say({ kind: 'error', name: e instanceof Error ? e.name : 'Error', message: messageOf(e) });
+    });
   },
 
-  stats: () => withModel((p) => Promise.resolve(JSON.parse(p.stats()) as Stats)),
-  bench: (request) => withModel(async (p) => JSON.parse(await p.bench(JSON.stringify(request))) as never),
-  greedy: (ids, n) => withModel(async (p) => JSON.parse(await p.greedy(JSON.stringify(ids), n)) as number[]),
-  nll: (ids) => withModel((p) => p.nll(JSON.stringify(ids))),
+  stats: () => JSON.parse(loaded().conversations.stats()) as Stats,
+  bench: (request) => inTurn(async ({ probe }) => JSON.parse(await probe.bench(JSON.stringify(request))) as never),
+  greedy: (ids, n) => inTurn(async ({ probe }) => JSON.parse(await probe.greedy(JSON.stringify(ids), n)) as number[]),
+  nll: (ids) => inTurn(({ probe }) => probe.nll(JSON.stringify(ids))),
   logits: (ids) =>
-    withModel(async (p) => {
-      const proxy = await p.logits(JSON.stringify(ids));
+    inTurn(async ({ probe }) => {
+      const proxy = await probe.logits(JSON.stringify(ids));
       const bytes = proxy.toJs();
       proxy.destroy();
       return new Float32Array(bytes.slice().buffer);

@@ -6,20 +6,15 @@
  *     model.close();
  */
 import * as Comlink from 'comlink';
-import { OxinferError, type Build, type ErrorName } from '../host';
-import type {
-  ChatMessage,
-  EngineApi,
-  GenerationMessage,
-  ModelInfo,
-  Sampling,
-  Stats,
-  TokenizerApi,
-  KVPrecision,
-} from './protocol';
+import type { Build } from '../host';
+import { Life, type State } from './life';
+import type { ChatMessage, EngineApi, KVPrecision, ModelInfo, Stats, TokenizerApi } from './protocol';
+import { encode, Session, type GenerateOptions, type Generation, type Parts, type Prompt } from './session';
 
 export { OxinferError, type Build } from '../host';
-export type { BenchResult, ChatMessage, ModelInfo, Sampling, Stats } from './protocol';
+export type { State } from './life';
+export type { BenchResult, ChatMessage, Ended, ModelInfo, Sampling, Stats } from './protocol';
+export type { GenerateOptions, Generation, Piece, Prompt, Session } from './session';
 
 export interface LoadOptions {
   /** Kernel threads; by default one a core, at most 8. One where the page is not cross-origin isolated. */
@@ -40,29 +35,19 @@ export interface LoadOptions {
   signal?: AbortSignal;
 }
 
-export interface GenerateOptions extends Partial<Sampling> {
-  /** Ends the answer early; the loop then ends as if the answer were complete. */
-  signal?: AbortSignal;
-}
-
-/** One generated token, and the text that it settles (possibly none yet); at the end, text without a token. */
-export interface Piece {
-  token: number | null;
-  text: string;
-}
-
 /** The folder of this module: the build puts it at the site's root. */
 const HOME = import.meta.url.replace(/[^/]*$/, '');
-const DEFAULTS: Sampling = { maxTokens: 256, temperature: 0, topK: 64, topP: 0.95, seed: null };
 
 export class Oxinfer {
+  /** The session of `generate`. */
+  private readonly main: Session;
+
   private constructor(
-    /** The engine worker's own calls, for measuring and testing. */
-    readonly engine: Comlink.Remote<EngineApi>,
-    private readonly tokenizer: Comlink.Remote<TokenizerApi>,
-    private readonly workers: Worker[],
+    private readonly parts: Parts,
     readonly info: ModelInfo,
-  ) {}
+  ) {
+    this.main = this.session();
+  }
 
   /** Load the model in folder `url`. Rejects with an OxinferError that says what is wrong and what to do. */
   static async load(url: string, options: LoadOptions = {}): Promise<Oxinfer> {
@@ -70,121 +55,84 @@ export class Oxinfer {
     signal?.throwIfAborted();
     const here = document.baseURI;
     const folder = new URL(url.endsWith('/') ? url : `${url}/`, here).href;
-    const engineWorker = new Worker(new URL('./engine.ts', import.meta.url), { type: 'module' });
-    const tokenizerWorker = new Worker(new URL('./tokenizer.ts', import.meta.url), { type: 'module' });
-    const workers = [engineWorker, tokenizerWorker];
-    const engine = Comlink.wrap<EngineApi>(engineWorker);
-    const tokenizer = Comlink.wrap<TokenizerApi>(tokenizerWorker);
     const site = options.site === undefined ? HOME : new URL(`${options.site}/`.replace(/\/+$/, '/'), here).href;
+    const life = new Life();
+    const engine = life.adopt<EngineApi>(
+      new Worker(new URL('./engine.ts', import.meta.url), { type: 'module' }),
+      'engine',
+    );
+    const tokenizer =
+      options.tokenizer === false
+        ? undefined
+        : life.adopt<TokenizerApi>(
+            new Worker(new URL('./tokenizer.ts', import.meta.url), { type: 'module' }),
+            'tokenizer',
+          );
     const progress = Comlink.proxy((done: number, total: number) => onProgress?.(done, total));
-    const ended = new Promise<never>((_, reject) => {
-      signal?.addEventListener('abort', () => {
-        reject(signal.reason as Error);
-      });
-      for (const worker of workers)
-        worker.onerror = (e) => {
-          reject(new OxinferError('OxinferError', `a worker failed: ${e.message || 'its script did not load'}`));
-        };
+    const failed = Comlink.proxy((message: string) => {
+      life.fail(message);
     });
     try {
-      const loading = Promise.all([
-        engine.load({ url: folder, site, kernel, threads, maxContext, kv }, progress),
-        options.tokenizer === false ? undefined : tokenizer.load(folder),
-      ]);
-      const [info] = await Promise.race([loading, ended]);
-      return new Oxinfer(engine, tokenizer, workers, info);
+      const loading = (): Promise<[ModelInfo, unknown]> =>
+        Promise.all([
+          engine.load({ url: folder, site, kernel, threads, maxContext, kv }, progress, failed),
+          tokenizer?.load(folder),
+        ]);
+      const [info] = await life.during(loading, signal);
+      life.ready();
+      return new Oxinfer({ life, engine, tokenizer }, info);
     } catch (e) {
-      for (const worker of workers) worker.terminate();
+      life.close();
       throw e;
     }
   }
 
-  /** The ids of a text, special tokens that the model wants at the start included; or of a conversation. */
-  encode(prompt: string | ChatMessage[]): Promise<number[]> {
-    return typeof prompt === 'string' ? this.tokenizer.encode(prompt) : this.tokenizer.encodeChat(prompt);
+  /** "answering" while any of its sessions is; "failed" when it has to be loaded again. */
+  get state(): State {
+    return this.parts.life.state;
   }
 
-  /**
-   * Continue a text, answer a conversation, or continue token ids. One at a time. A prompt that begins as the last one
-   * and its answer did is not computed again from the start. Throws OxinferError.
-   */
-  async *generate(prompt: string | ChatMessage[] | number[], options: GenerateOptions = {}): AsyncGenerator<Piece> {
-    const { signal, ...sampling } = options;
-    const ids = isIds(prompt) ? prompt : await this.encode(prompt);
-    const stream = await this.tokenizer.open(ids);
-    const { port1: port, port2 } = new MessageChannel();
-    const messages = inbox(port);
-    const stop = (): void => {
-      port.postMessage('stop');
-    };
-    signal?.addEventListener('abort', stop);
-    if (signal?.aborted) stop();
-    let started = false;
-    try {
-      await this.engine.generate(ids, { ...DEFAULTS, ...sampling }, Comlink.transfer(port2, [port2]));
-      started = true;
-      for await (const message of messages) {
-        if (message.kind === 'end') break;
-        if (message.kind === 'error') throw new OxinferError(message.name as ErrorName, message.message);
-        yield { token: message.token, text: await this.tokenizer.push(stream, [message.token]) };
-      }
-      const rest = await this.tokenizer.rest(stream);
-      if (rest) yield { token: null, text: rest };
-    } finally {
-      signal?.removeEventListener('abort', stop);
-      // The loop may have been left early: the worker is free again once it has said so.
-      stop();
-      if (started) await messages.ended;
-      port.close();
-      void this.tokenizer.close(stream);
-    }
+  /** The ids of a text, special tokens that the model wants at the start included; or of a conversation. */
+  encode(prompt: string | ChatMessage[]): Promise<number[]> {
+    return this.parts.life.during(() => encode(this.parts.tokenizer, prompt));
+  }
+
+  /** See `Session.generate`; for pages with one conversation. */
+  generate(prompt: Prompt, options: GenerateOptions = {}): Generation {
+    return this.main.generate(prompt, options);
+  }
+
+  /** A conversation of its own beside the others: it keeps what it has computed. Close it to give its memory back. */
+  session(): Session {
+    return new Session(this.parts);
   }
 
   /** The text of token ids, in the pieces in which `generate` would give it. */
-  async pieces(ids: number[]): Promise<string[]> {
-    const stream = await this.tokenizer.open([]);
-    const pieces = [];
-    for (const id of ids) pieces.push(await this.tokenizer.push(stream, [id]));
-    pieces.push(await this.tokenizer.rest(stream));
-    void this.tokenizer.close(stream);
-    return pieces;
+  pieces(ids: number[]): Promise<string[]> {
+    const { life, tokenizer } = this.parts;
+    return life.during(async () => {
+      if (!tokenizer) return ids.map(() => '');
+      const stream = await tokenizer.open([]);
+      const pieces = [];
+      for (const id of ids) pieces.push(await tokenizer.push(stream, [id]));
+      pieces.push(await tokenizer.rest(stream));
+      await tokenizer.close(stream);
+      return pieces;
+    });
   }
 
   /** Bytes of kernel memory, and what the host tables have fetched. */
   stats(): Promise<Stats> {
-    return this.engine.stats();
+    return this.call((engine) => engine.stats());
   }
 
-  /** End the workers and give all memory back. */
+  /** The engine worker's own calls, for measuring and testing. */
+  call<T>(use: (engine: Comlink.Remote<EngineApi>) => Promise<T>): Promise<T> {
+    return this.parts.life.during(() => use(this.parts.engine));
+  }
+
+  /** End the workers and give all memory back; whatever still waits for an answer gets an error. */
   close(): void {
-    for (const worker of this.workers) worker.terminate();
+    this.parts.life.close();
   }
-}
-
-const isIds = (prompt: string | ChatMessage[] | number[]): prompt is number[] => typeof prompt[0] === 'number';
-
-/** A port's messages one after another; `ended` resolves when the last has arrived, read or not. */
-function inbox(port: MessagePort): AsyncIterable<GenerationMessage> & { ended: Promise<void> } {
-  const waiting: GenerationMessage[] = [];
-  let wake: () => void = () => undefined;
-  let close: () => void = () => undefined;
-  const ended = new Promise<void>((resolve) => {
-    close = resolve;
-  });
-  port.onmessage = ({ data }: MessageEvent<GenerationMessage>) => {
-    waiting.push(data);
-    if (data.kind !== 'token') close();
-    wake();
-  };
-  async function* read(): AsyncGenerator<GenerationMessage> {
-    for (;;) {
-      const next = waiting.shift();
-      if (next) yield next;
-      else
-        await new Promise<void>((resolve) => {
-          wake = resolve;
-        });
-    }
-  }
-  return { ended, [Symbol.asyncIterator]: read };
 }

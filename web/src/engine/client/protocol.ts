@@ -50,9 +50,19 @@ export interface Sampling {
   seed: number | null;
 }
 
-/** From the engine worker, through the port of one generation. */
+/** How an answer ended, and what it came to. */
+export interface Ended {
+  /** The model ended its answer; maxTokens or the context were used up; or the answer was stopped. */
+  reason: 'stop' | 'length' | 'cancelled';
+  promptTokens: number;
+  /** Those of the prompt that did not have to be computed again; 0 for an answer stopped before it began. */
+  cachedTokens: number;
+  completionTokens: number;
+}
+
+/** From the engine worker, through the port of one generation; any message back is a wish to stop. */
 export type GenerationMessage =
-  { kind: 'token'; token: number } | { kind: 'end' } | { kind: 'error'; name: string; message: string };
+  { kind: 'token'; token: number } | { kind: 'end'; end: Ended } | { kind: 'error'; name: string; message: string };
 
 export interface BenchRequest {
   ids: number[];
@@ -71,10 +81,25 @@ export interface BenchResult {
   kinds: Record<string, Record<string, number>>;
 }
 
-export interface EngineApi {
-  load(options: EngineOptions, onProgress: (done: number, total: number) => void): Promise<ModelInfo>;
-  generate(ids: number[], sampling: Sampling, port: MessagePort): void;
-  stats(): Promise<Stats>;
+/** What every worker of a model can be asked. */
+export interface WorkerApi {
+  /** Hold the Web Lock of that name until the worker is gone, however it goes; resolves when it is held. */
+  hold(lock: string): Promise<void>;
+}
+
+/** Requests that run the model wait for each other. */
+export interface EngineApi extends WorkerApi {
+  /** onFailed: told, before the call in question rejects, that the engine can serve no more calls. */
+  load(
+    options: EngineOptions,
+    onProgress: (done: number, total: number) => void,
+    onFailed: (message: string) => void,
+  ): Promise<ModelInfo>;
+  /** Open a conversation: its number. */
+  open(): number;
+  close(conversation: number): Promise<void>;
+  generate(conversation: number, ids: number[], sampling: Sampling, port: MessagePort): void;
+  stats(): Stats;
   bench(request: BenchRequest): Promise<BenchResult>;
   /** The likeliest continuation of n tokens, whatever it says. */
   greedy(ids: number[], n: number): Promise<number[]>;
@@ -89,7 +114,7 @@ export interface ChatMessage {
   content: string;
 }
 
-export interface TokenizerApi {
+export interface TokenizerApi extends WorkerApi {
   load(url: string): Promise<void>;
   encode(text: string): number[];
   /** The ids of a conversation as the model's chat template writes it, with the answer opened. Throws ConfigError. */

@@ -4,6 +4,7 @@ import { Tokenizer } from '@huggingface/tokenizers';
 import * as Comlink from 'comlink';
 import { StreamDecoder } from './decoder';
 import { hostError, messageOf, OxinferError, Source } from '../host';
+import { hold } from './hold';
 import type { TokenizerApi } from './protocol';
 
 /** What is read of tokenizer_config.json; a special token is its text or an object with it. */
@@ -33,6 +34,8 @@ const textOf = (token: TokenizerConfig['bos_token']): string =>
   (typeof token === 'object' ? token?.content : token) ?? '';
 
 const api: TokenizerApi = {
+  hold,
+
   async load(url) {
     const source = new Source(url);
     const read = async (file: string): Promise<object> => {

@@ -1,5 +1,13 @@
 /** The errors a user can meet, by the same names as in the Python package. */
-const NAMES = ['ConfigError', 'CheckpointError', 'HostError', 'KernelError', 'SessionError', 'OxinferError'] as const;
+const NAMES = [
+  'CancelledError',
+  'CheckpointError',
+  'ConfigError',
+  'HostError',
+  'KernelError',
+  'OxinferError',
+  'SessionError',
+] as const;
 
 export type ErrorName = (typeof NAMES)[number];
 
@@ -19,6 +27,13 @@ export const kernelError = (message: string): OxinferError => new OxinferError('
 
 /** The message of anything that was thrown. */
 export const messageOf = (e: unknown): string => (e instanceof Error ? e.message : String(e));
+
+/** What another worker threw: an error of ours has become a plain one on the way, which carries our name. */
+export function revived(e: unknown): Error {
+  const name = e instanceof Error ? NAMES.find((n) => n === e.name) : undefined;
+  if (name && !(e instanceof OxinferError)) return new OxinferError(name, messageOf(e));
+  return e instanceof Error ? e : new Error(messageOf(e));
+}
 
 /**
  * A Python exception, which Pyodide gives as its whole traceback, as an error with the exception's name and message

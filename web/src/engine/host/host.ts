@@ -34,6 +34,10 @@ interface OneToken {
 export interface Host {
   /** The model's address, for messages. */
   folder: string;
+  /** Gives up what the call that is being served waits for; its reason is an OxinferError. */
+  signal: AbortSignal | undefined;
+  /** Whether a kernel thread has died: nothing runs any more. */
+  readonly failed: boolean;
   kernel: string;
   threads: number;
   memory(): Uint8Array;
@@ -62,7 +66,11 @@ export function createHost(
   const opened: Rows[] = [];
   const stats: HostStats = { requests: 0, bytes: 0, rows: 0 };
   const list = (ids: Ids): number[] => (typeof ids === 'number' ? [ids] : (JSON.parse(ids) as number[]));
-  return {
+  const host: Host = {
+    signal: undefined,
+    get failed() {
+      return kernels.failed;
+    },
     folder: source.base,
     kernel: kernels.build,
     threads: kernels.threads,
@@ -103,7 +111,7 @@ export function createHost(
       return {
         number,
         held: (ids) => rows.held(list(ids)),
-        fetch: (ids) => rows.fetch(list(ids)),
+        fetch: (ids) => rows.fetch(list(ids), host.signal),
         stage: (ids, values, scales) => {
           rows.stage(list(ids), values, scales);
         },
@@ -112,4 +120,5 @@ export function createHost(
     },
     stats: () => JSON.stringify(stats),
   };
+  return host;
 }

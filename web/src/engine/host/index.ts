@@ -11,7 +11,7 @@ import { Source } from './source';
 import { startKernels, type Assets } from './start';
 import { ShardStore } from './store';
 
-export { fromPython, hostError, messageOf, OxinferError, type ErrorName } from './errors';
+export { fromPython, hostError, messageOf, OxinferError, revived, type ErrorName } from './errors';
 export type { Host } from './host';
 export type { Build } from './kernels';
 export type { HostStats } from './rows';

@@ -53,6 +53,8 @@ export class Kernels {
   private view: Uint8Array;
   /** Spent in `run` so far. */
   seconds = 0;
+  /** Whether a thread has died. */
+  failed = false;
   /** All of the memory as u32, a new array whenever `bytes` is. */
   words: Uint32Array;
 
@@ -91,8 +93,11 @@ export class Kernels {
 
   private dispatch(ops: number, first: number, last: number, state: number): void {
     if (this.threads === 1) this.exports.run(ops, first, last, state, 0, 1);
-    else if (this.exports.dispatch(ops, first, last, state, this.threads) !== 0)
-      throw kernelError('a kernel thread has stopped answering; load the model again, or use one thread');
+    else {
+      this.failed ||= this.exports.dispatch(ops, first, last, state, this.threads) !== 0;
+      if (this.failed)
+        throw kernelError('a kernel thread has stopped answering; load the model again, or use one thread');
+    }
   }
 
   /** memmove inside the memory. */

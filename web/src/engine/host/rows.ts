@@ -68,13 +68,15 @@ export class Rows {
     return true;
   }
 
-  /** Make these rows available: those not held are fetched in one batch, adjacent ones together. Throws HostError. */
-  async fetch(ids: number[]): Promise<void> {
+  /** Make these rows available: those not held are fetched in one batch, adjacent ones together.
+   *  Throws HostError, or the signal's reason. */
+  async fetch(ids: number[], signal?: AbortSignal): Promise<void> {
     const { fetched, jobs } = this.plan(ids);
     const worker = async (): Promise<void> => {
       for (let job = jobs.shift(); job; job = jobs.shift()) {
         const { range, nbytes } = job;
-        this.arrived(job, await this.source.bytes(range.file, range.offset, range.count * nbytes), fetched);
+        const bytes = await this.source.bytes(range.file, range.offset, range.count * nbytes, signal);
+        this.arrived(job, bytes, fetched);
       }
     };
     await Promise.all(Array.from({ length: PARALLEL }, worker));

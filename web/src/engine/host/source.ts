@@ -29,7 +29,14 @@ interface Part {
 /** The answer is final: trying again would not change it. */
 class Refused extends Error {}
 
-const sleep = (ms: number): Promise<void> => new Promise((done) => setTimeout(done, ms));
+/** Resolves after that time, or when the signal aborts. */
+const sleep = (ms: number, signal?: AbortSignal): Promise<void> =>
+  new Promise((done) => {
+    setTimeout(done, ms);
+    signal?.addEventListener('abort', () => {
+      done();
+    });
+  });
 
 export class Source {
   /** The folder's address, with a slash at its end. */
@@ -84,18 +91,19 @@ export class Source {
 
   /**
    * Bytes [start, start + length) of a file, handed to `sink` in order as they arrive (at: offset from start).
-   * A dropped connection is taken up again where it broke off. Throws HostError.
+   * A dropped connection is taken up again where it broke off. Throws HostError, or the signal's reason.
    */
   async stream(
     file: string,
     start: number,
     length: number,
     sink: (chunk: Uint8Array, at: number) => void,
+    signal?: AbortSignal,
   ): Promise<void> {
     let done = 0;
-    await this.retry(file, async () => {
+    const attempt = async (): Promise<void> => {
       if (done === length) return;
-      const { body } = await this.range(file, start + done, length - done);
+      const { body } = await this.range(file, start + done, length - done, false, signal);
       const reader = body.getReader();
       for (;;) {
         const { value, done: end } = await reader.read();
@@ -105,15 +113,17 @@ export class Source {
         done += value.length;
       }
       if (done < length) throw new Error(`the answer ended after ${done} of ${length} bytes`);
-    });
+    };
+    await this.retry(file, attempt, signal);
   }
 
-  /** Bytes [start, start + length) of a file. Throws HostError. */
-  async bytes(file: string, start: number, length: number): Promise<Uint8Array> {
+  /** Bytes [start, start + length) of a file. Throws HostError, or the signal's reason. */
+  async bytes(file: string, start: number, length: number, signal?: AbortSignal): Promise<Uint8Array> {
     const out = new Uint8Array(length);
-    await this.stream(file, start, length, (chunk, at) => {
+    const sink = (chunk: Uint8Array, at: number): void => {
       out.set(chunk, at);
-    });
+    };
+    await this.stream(file, start, length, sink, signal);
     return out;
   }
 
@@ -135,9 +145,15 @@ export class Source {
   }
 
   /** One range request, its status and Content-Range checked. `atMost`: a shorter file may give fewer bytes. */
-  private async range(file: string, start: number, length: number, atMost = false): Promise<Part> {
+  private async range(
+    file: string,
+    start: number,
+    length: number,
+    atMost = false,
+    signal?: AbortSignal,
+  ): Promise<Part> {
     const end = start + length - 1;
-    const response = await this.request(file, { Range: `bytes=${start}-${end}` });
+    const response = await this.request(file, { Range: `bytes=${start}-${end}` }, signal);
     if (response.status === 200) {
       await response.body?.cancel();
       throw new Refused(NO_RANGES);
@@ -163,8 +179,8 @@ export class Source {
     throw new Refused(`the server answered range ${start}-${end} without a usable Content-Range header`);
   }
 
-  private request(file: string, headers: Record<string, string> = {}): Promise<Response> {
-    return fetch(this.base + file, { headers, cache: 'no-store' });
+  private request(file: string, headers: Record<string, string> = {}, signal?: AbortSignal): Promise<Response> {
+    return fetch(this.base + file, { headers, cache: 'no-store', signal: signal ?? null });
   }
 
   private checkStatus(file: string, response: Response, wanted: number): void {
@@ -177,11 +193,12 @@ export class Source {
   }
 
   /** Run `attempt` until it succeeds, a few times with growing pauses. Throws HostError naming the file. */
-  private async retry<T>(file: string, attempt: () => Promise<T>): Promise<T> {
+  private async retry<T>(file: string, attempt: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     for (let n = 1; ; n++) {
       try {
         return await attempt();
       } catch (e) {
+        signal?.throwIfAborted();
         // What the sink throws has nothing to do with the connection.
         if (e instanceof OxinferError) throw e;
         if (e instanceof Refused) throw hostError(`${file}: ${e.message}`);
@@ -189,7 +206,8 @@ export class Source {
           throw hostError(
             `${file}: ${messageOf(e)}, ${TRIES} times; check the connection to ${this.base} and try again`,
           );
-        await sleep(BACKOFF_MS * 2 ** (n - 1));
+        await sleep(BACKOFF_MS * 2 ** (n - 1), signal);
+        signal?.throwIfAborted();
       }
     }
   }

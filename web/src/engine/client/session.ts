@@ -1,0 +1,230 @@
+/** One conversation with a model, and its answers. */
+import * as Comlink from 'comlink';
+import { OxinferError, type ErrorName } from '../host';
+import type { Life } from './life';
+import type { ChatMessage, Ended, EngineApi, GenerationMessage, Sampling, TokenizerApi } from './protocol';
+
+export type Prompt = string | ChatMessage[] | number[];
+
+export interface GenerateOptions extends Partial<Sampling> {
+  /** Ends the answer early; the loop then ends as if the answer were complete, with the reason "cancelled". */
+  signal?: AbortSignal;
+}
+
+/** One generated token, and the text that it settles (possibly none yet); at the end, text without a token. */
+export interface Piece {
+  token: number | null;
+  text: string;
+}
+
+/** What a session works with. */
+export interface Parts {
+  life: Life;
+  engine: Comlink.Remote<EngineApi>;
+  /** undefined: tokens have no text. */
+  tokenizer: Comlink.Remote<TokenizerApi> | undefined;
+}
+
+const DEFAULTS: Sampling = { maxTokens: 256, temperature: 0, topK: 64, topP: 0.95, seed: null };
+/** How long a stopped answer may take to say how far it got. */
+const LAST_WORDS_MS = 500;
+
+/** The pieces of an answer, to be read once with `for await`; then `end` says how it ended. */
+export class Generation implements AsyncIterable<Piece> {
+  /** undefined while the answer goes on, and after an error. */
+  end: Ended | undefined;
+
+  private readonly pieces: AsyncGenerator<Piece>;
+
+  constructor(start: (ended: (end: Ended) => void) => AsyncGenerator<Piece>) {
+    this.pieces = start((end) => {
+      this.end = end;
+    });
+  }
+
+  [Symbol.asyncIterator](): AsyncGenerator<Piece> {
+    return this.pieces;
+  }
+}
+
+export class Session {
+  private number: Promise<number> | undefined;
+  private readonly closing = new AbortController();
+
+  constructor(private readonly parts: Parts) {}
+
+  /**
+   * Continue a text, answer a conversation, or continue token ids. A prompt that begins as this session's last one and
+   * its answer did is not computed again from the start. A model answers one request at a time, the others wait for
+   * their turn. The loop throws OxinferError.
+   */
+  generate(prompt: Prompt, options: GenerateOptions = {}): Generation {
+    return new Generation((ended) => this.answer(prompt, options, ended));
+  }
+
+  /** End what it is answering, and give its memory back. */
+  async close(): Promise<void> {
+    if (this.closing.signal.aborted) return;
+    this.closing.abort();
+    const { number } = this;
+    if (!number || this.parts.life.over) return;
+    await this.parts.life.during(async () => this.parts.engine.close(await number));
+  }
+
+  private async *answer(
+    prompt: Prompt,
+    options: GenerateOptions,
+    ended: (end: Ended) => void,
+  ): AsyncGenerator<Piece, void> {
+    const { life, engine, tokenizer } = this.parts;
+    if (this.closing.signal.aborted)
+      throw new OxinferError('SessionError', 'this session is closed; open another one with model.session()');
+    const settings = sampling(options);
+    const signal = options.signal ? AbortSignal.any([options.signal, this.closing.signal]) : this.closing.signal;
+    const end: Ended = { reason: 'cancelled', promptTokens: 0, cachedTokens: 0, completionTokens: 0 };
+    const done = life.answering();
+    let messages: Inbox | undefined;
+    let stream: number | undefined;
+    try {
+      const ids = isIds(prompt) ? checked(prompt) : await life.during(() => encode(tokenizer, prompt), signal);
+      end.promptTokens = ids.length;
+      stream = await life.during(async () => tokenizer?.open(ids), signal);
+      this.number ??= life.during(() => engine.open());
+      const number = await this.number;
+      messages = new Inbox(life, signal, end);
+      const port = messages.other;
+      void life
+        .during(() => engine.generate(number, ids, settings, Comlink.transfer(port, [port])))
+        .catch(() => undefined);
+      for (let message = await messages.next(); ; message = await messages.next()) {
+        if (message.kind === 'error') throw new OxinferError(message.name as ErrorName, message.message);
+        if (message.kind === 'end') {
+          Object.assign(end, message.end);
+          break;
+        }
+        const { token } = message;
+        const open = stream;
+        const text = open === undefined ? '' : await life.during(async () => tokenizer?.push(open, [token]));
+        end.completionTokens++;
+        yield { token, text: text ?? '' };
+      }
+      const rest = await this.rest(stream);
+      if (rest) yield { token: null, text: rest };
+      ended(end);
+    } catch (e) {
+      if (!signal.aborted || life.over) throw e;
+      ended(end);
+    } finally {
+      done();
+      messages?.close();
+      const open = stream;
+      if (open !== undefined) void life.during(async () => tokenizer?.close(open)).catch(() => undefined);
+    }
+  }
+
+  private rest(stream: number | undefined): Promise<string | undefined> {
+    return this.parts.life.during(async () => (stream === undefined ? '' : this.parts.tokenizer?.rest(stream)));
+  }
+}
+
+/** The messages of one answer, in order; the last is an end or an error, and comes whatever happens. */
+class Inbox {
+  /** For the engine. */
+  readonly other: MessagePort;
+  private readonly port: MessagePort;
+  private readonly waiting: GenerationMessage[] = [];
+  private wake: () => void = () => undefined;
+  private readonly forget: () => void;
+  private over: Error | undefined;
+  private timer: ReturnType<typeof setTimeout> | undefined;
+
+  /** end: what is said of the answer where it is stopped and the engine does not say. */
+  constructor(
+    life: Life,
+    private readonly signal: AbortSignal,
+    private readonly end: Ended,
+  ) {
+    const { port1, port2 } = new MessageChannel();
+    this.port = port1;
+    this.other = port2;
+    port1.onmessage = ({ data }: MessageEvent<GenerationMessage>) => {
+      this.put(data);
+    };
+    this.forget = life.whenOver((reason) => {
+      this.over = reason;
+      this.wake();
+    });
+    signal.addEventListener('abort', this.stop);
+    if (signal.aborted) this.stop();
+  }
+
+  /** Rejects when the model ends. */
+  async next(): Promise<GenerationMessage> {
+    for (;;) {
+      if (this.over) throw this.over;
+      const next = this.waiting.shift();
+      if (next) return next;
+      await new Promise<void>((resolve) => {
+        this.wake = resolve;
+      });
+    }
+  }
+
+  /** Nothing more is wanted. */
+  close(): void {
+    this.forget();
+    this.signal.removeEventListener('abort', this.stop);
+    clearTimeout(this.timer);
+    this.port.postMessage('stop');
+    this.port.close();
+  }
+
+  private readonly stop = (): void => {
+    this.port.postMessage('stop');
+    this.timer = setTimeout(() => {
+      this.put({ kind: 'end', end: this.end });
+    }, LAST_WORDS_MS);
+  };
+
+  private put(message: GenerationMessage): void {
+    this.waiting.push(message);
+    this.wake();
+  }
+}
+
+const isIds = (prompt: Prompt): prompt is number[] => typeof prompt !== 'string' && typeof prompt[0] !== 'object';
+
+/** The ids of a text, special tokens that the model wants at the start included; or of a conversation. */
+export async function encode(
+  tokenizer: Comlink.Remote<TokenizerApi> | undefined,
+  prompt: string | ChatMessage[],
+): Promise<number[]> {
+  if (!tokenizer) throw new OxinferError('SessionError', 'the model was loaded without a tokenizer; give token ids');
+  return typeof prompt === 'string' ? tokenizer.encode(prompt) : tokenizer.encodeChat(prompt);
+}
+
+function checked(ids: number[]): number[] {
+  const bad = ids.findIndex((id) => !Number.isSafeInteger(id));
+  if (bad >= 0)
+    throw new OxinferError('SessionError', `the prompt's token ${bad} is ${ids[bad]}; ids are whole numbers`);
+  return ids;
+}
+
+/** The settings with the defaults of those not given. JSON, by which Python gets them, knows finite numbers only. */
+function sampling(given: Partial<Sampling>): Sampling {
+  const { maxTokens, temperature, topK, topP, seed } = DEFAULTS;
+  const settings: Sampling = {
+    maxTokens: given.maxTokens ?? maxTokens,
+    temperature: given.temperature ?? temperature,
+    topK: given.topK ?? topK,
+    topP: given.topP ?? topP,
+    seed: given.seed ?? seed,
+  };
+  for (const [name, value] of Object.entries(settings) as [string, number | null][])
+    if (value !== null && !Number.isFinite(value))
+      throw new OxinferError('SessionError', `${name} is ${value}; it must be a number`);
+  for (const name of ['maxTokens', 'topK'] as const)
+    if (!Number.isInteger(settings[name]))
+      throw new OxinferError('SessionError', `${name} is ${settings[name]}; it must be a whole number`);
+  return settings;
+}
