@@ -21,6 +21,8 @@ from .session import Session
 
 DEFAULT_CONTEXT = 4096
 """Positions of a conversation where the page does not say."""
+DEFAULT_TOKENS = 256
+"""Tokens of an answer where neither the page nor the model's makers say."""
 _SAMPLING = {
     "temperature": "temperature",
     "top_k": "topK",
@@ -91,9 +93,16 @@ class Conversations:
         """
         session, prompt = self._session(number), json.loads(ids)
         options = json.loads(sampling)
-        sampler = Sampler(
-            temperature=options["temperature"], top_k=options["topK"], top_p=options["topP"], seed=options["seed"]
+        defaults = self._engine.config.sampling
+        sampler = Sampler.of(
+            defaults,
+            temperature=options["temperature"],
+            top_k=options["topK"],
+            top_p=options["topP"],
+            min_p=options["minP"],
+            seed=options["seed"],
         )
+        most = defaults.get("max_new_tokens", DEFAULT_TOKENS) if options["maxTokens"] is None else options["maxTokens"]
         self._check_length(prompt)
 
         async def pause() -> None:
@@ -101,7 +110,7 @@ class Conversations:
             if stopped():
                 raise CancelledError("stopped")
 
-        tokens = generate(session, _rewind(session, prompt), sampler, max_tokens=options["maxTokens"], pause=pause)
+        tokens = generate(session, _rewind(session, prompt), sampler, max_tokens=int(most), pause=pause)
         async for token in tokens:
             on_token(token)
         end = tokens.end

@@ -76,7 +76,7 @@ class Page:
     def ask(self, number: int, prompt: Sequence[int], stop_at: int | None = None, **sampling: Any) -> dict[str, Any]:
         """stop_at: the pause after which the answer is wanted no more."""
         self.tokens, self.pauses = [], 0
-        options = {"maxTokens": 4, "temperature": 0, "topK": 64, "topP": 1, "seed": None} | sampling
+        options = {"maxTokens": 4, "temperature": 0, "topK": 64, "topP": 1, "minP": 0, "seed": None} | sampling
 
         def stopped() -> bool:
             self.pauses += 1

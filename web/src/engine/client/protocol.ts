@@ -33,7 +33,7 @@ export interface ModelInfo {
   /** Tokens that end an answer. */
   eos: number[];
   /** How the model's makers would have it sampled, as far as its generation_config.json says (temperature 0 is greedy). */
-  defaults: Partial<Omit<Sampling, 'seed'> & { minP: number }>;
+  defaults: Partial<Record<'maxTokens' | 'temperature' | 'topK' | 'topP' | 'minP', number>>;
 }
 
 export interface Stats {
@@ -41,12 +41,19 @@ export interface Stats {
   host: HostStats;
 }
 
+/** Settings of an answer; null takes what the model's makers recommend (ModelInfo.defaults), or what stands here. */
 export interface Sampling {
-  maxTokens: number;
-  /** 0 takes the likeliest token every time. */
-  temperature: number;
-  topK: number;
-  topP: number;
+  /** 256. */
+  maxTokens: number | null;
+  /** 0, which takes the likeliest token every time. */
+  temperature: number | null;
+  /** The likeliest tokens that are chosen among: 64, and at most that. */
+  topK: number | null;
+  /** The part of their probability that is chosen among: 1. */
+  topP: number | null;
+  /** How likely a token has to be, beside the likeliest: 0. */
+  minP: number | null;
+  /** Makes an answer repeatable; null is another answer every time. */
   seed: number | null;
 }
 

@@ -25,7 +25,6 @@ export interface Parts {
   tokenizer: Comlink.Remote<TokenizerApi> | undefined;
 }
 
-const DEFAULTS: Sampling = { maxTokens: 256, temperature: 0, topK: 64, topP: 0.95, seed: null };
 /** How long a stopped answer may take to say how far it got. */
 const LAST_WORDS_MS = 500;
 
@@ -210,21 +209,14 @@ function checked(ids: number[]): number[] {
   return ids;
 }
 
-/** The settings with the defaults of those not given. JSON, by which Python gets them, knows finite numbers only. */
+/** The settings, checked: JSON, by which Python gets them, knows finite numbers only. */
 function sampling(given: Partial<Sampling>): Sampling {
-  const { maxTokens, temperature, topK, topP, seed } = DEFAULTS;
-  const settings: Sampling = {
-    maxTokens: given.maxTokens ?? maxTokens,
-    temperature: given.temperature ?? temperature,
-    topK: given.topK ?? topK,
-    topP: given.topP ?? topP,
-    seed: given.seed ?? seed,
-  };
+  const { maxTokens = null, temperature = null, topK = null, topP = null, minP = null, seed = null } = given;
+  const settings: Sampling = { maxTokens, temperature, topK, topP, minP, seed };
   for (const [name, value] of Object.entries(settings) as [string, number | null][])
     if (value !== null && !Number.isFinite(value))
       throw new OxinferError('SessionError', `${name} is ${value}; it must be a number`);
-  for (const name of ['maxTokens', 'topK'] as const)
-    if (!Number.isInteger(settings[name]))
-      throw new OxinferError('SessionError', `${name} is ${settings[name]}; it must be a whole number`);
+  if (maxTokens !== null && !(Number.isInteger(maxTokens) && maxTokens >= 0))
+    throw new OxinferError('SessionError', `maxTokens is ${maxTokens}; it must be a whole number`);
   return settings;
 }
