@@ -17,8 +17,8 @@ from oxinfer_web.cli import main
 from oxinfer_web.cli.app import app
 from oxinfer_web.cli.console import parse_size, show_size
 from oxinfer_web.cli.inspect import examine
-from oxinfer_web.cli.text import Text
 from oxinfer_web.errors import CheckpointError, OxinferError
+from oxinfer_web.text import Text
 from support import FIXTURES
 from test_gguf import byte_level, write_gguf
 from typer.testing import CliRunner
@@ -111,7 +111,7 @@ def test_generate(model: Path, kernel: str) -> None:
     args = ("generate", model, "the1", "--max-tokens", "12", "--kernel", kernel, "--stats")
     result = run(*args)  # its chat template gives the message as it is
     assert result.exit_code == 0, result.output
-    assert result.stdout == want + "\n"
+    assert result.stdout == want
     assert "generated 12 tokens" in result.stderr
     assert run(*args, "--raw").stdout == result.stdout
     sampled = [run(*args, "--temperature", "1.5", "--seed", seed).stdout for seed in ("1", "1", "2")]
@@ -148,7 +148,7 @@ def test_text(model: Path, tmp_path: Path) -> None:
         with_template(None).encode_chat([])
     refusing = with_template("{{ raise_exception('no system role') }}")
     with pytest.raises(OxinferError, match=r"refuses the conversation \(no system role\)"):
-        refusing.encode_chat([])
+        refusing.encode_chat([{"role": "user", "content": "the"}])
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: cannot be read"):
         Text(tmp_path)

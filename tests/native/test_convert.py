@@ -199,7 +199,8 @@ def test_tokenizer_files(tmp_path: Path) -> None:
     assert made.notes == ()
     assert json.loads((out / "tokenizer.json").read_text("utf-8")) == tokenizer
     assert "\n " not in (out / "tokenizer.json").read_text("utf-8")
-    assert json.loads((out / "tokenizer_config.json").read_text()) == {"bos_token": "<s>", "chat_template": "{{ new }}"}
+    config = json.loads((out / "tokenizer_config.json").read_text())
+    assert config == {"bos_token": "<s>", "chat_template": "{{ new }}", "oxinfer_complete": True}
     assert json.loads((out / "generation_config.json").read_text()) == {"eos_token_id": [1, 2]}
     assert json.loads((out / "config.json").read_text()) == config_of("llama")
 

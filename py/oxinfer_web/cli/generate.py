@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from ..models import config_from_folder
 from ..sampling import Sampler
-from .console import errors, output, show_size
+from .console import errors, show_size, write_piece
 from .models import Kernel, open_session
 
 _OWN = "the model's own, else "
@@ -39,24 +40,37 @@ def generate(
         typer.Option("--chat/--raw", help="as a chat message or as it is  [default: --chat if the model can]"),
     ] = None,
     kernel: Annotated[Kernel, typer.Option(help="what runs the model")] = Kernel.relaxed,
+    control_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--control-tokens", help="take control tokens in the prompt, as <bos>, for what they are, not as text"
+        ),
+    ] = False,
     stats: Annotated[bool, typer.Option("--stats", help="tokens, times and memory on stderr at the end")] = False,
 ) -> None:
-    """Continue a prompt, or answer it, in the terminal."""
+    """Continue a prompt, or answer it, in the terminal. A file or a pipe gets the answer alone, as it is."""
     from ..generate import generate_sync
-    from .text import Text
+    from ..text import Text
 
     text = Text(folder)
     as_chat = text.has_chat if chat is None else chat
-    ids = text.encode_chat([{"role": "user", "content": prompt}]) if as_chat else text.encode(prompt)
+    if as_chat:
+        ids = text.encode_chat([{"role": "user", "content": prompt}], control_tokens=control_tokens)
+    else:
+        ids = text.encode(prompt, control_tokens=control_tokens)
     own = config_from_folder(folder).sampling
     sampler = Sampler.of(own, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     max_tokens = max_tokens or int(own.get("max_new_tokens", 128))
     start = time.perf_counter()
     session = open_session(folder, kernel, len(ids) + max_tokens)
     clock = _Clock(start)
-    for piece in text.stream(clock.count(generate_sync(session, ids, sampler, max_tokens=max_tokens))):
-        output.print(piece, end="", markup=False, soft_wrap=True)
-    output.print()
+    tokens = clock.count(generate_sync(session, ids, sampler, max_tokens=max_tokens))
+    try:
+        for piece in text.stream(tokens, () if as_chat else ids):
+            write_piece(piece)
+    finally:
+        if sys.stdout.isatty():
+            write_piece("\n")
     if stats:
         errors.print(f"load {clock.loaded - start:.2f} s, kernel {kernel.value}")
         errors.print(f"prompt {len(ids)} tokens, first token after {clock.first - clock.loaded:.2f} s")

@@ -62,7 +62,7 @@ def inspect(
     """Show what a model folder holds: its shape, its tensors by kind, what is streamed and what stays on the host."""
     report = examine(folder)
     if as_json:
-        output.print(json.dumps(asdict(report), indent=1), markup=False, soft_wrap=True)
+        output.print(json.dumps(asdict(report), indent=1), soft_wrap=True)
     else:
         for grid in _grids(report):
             output.print(grid)

@@ -19,11 +19,14 @@ def perplexity(
     folder: Annotated[Path, typer.Argument(help="a model folder")],
     text: Annotated[Path | None, typer.Option(help="a text file")] = None,
     ids: Annotated[Path | None, typer.Option(help='a JSON list of token ids, or an object with "input_ids"')] = None,
+    control_tokens: Annotated[
+        bool, typer.Option("--control-tokens", help="take control tokens in the text, as <bos>, for what they are")
+    ] = False,
     kernel: Annotated[Kernel, typer.Option(help="what runs the model")] = Kernel.relaxed,
     as_json: Annotated[bool, typer.Option("--json", help="print one line of JSON")] = False,
 ) -> None:
     """Measure how well a model predicts a text: mean negative log-likelihood (nats a token) and its exponential."""
-    tokens = _tokens(folder, text, ids)
+    tokens = _tokens(folder, text, ids, control_tokens)
     session = open_session(folder, kernel, len(tokens))
     start = time.perf_counter()
     losses = session.nll(tokens)
@@ -32,20 +35,20 @@ def perplexity(
     if as_json:
         numbers = {"nll": nll, "perplexity": math.exp(nll), "tokens": len(losses), "seconds": seconds}
         line = json.dumps({**numbers, "kernel": kernel.value})
-        output.print(line, markup=False, soft_wrap=True)
+        output.print(line, soft_wrap=True)
     else:
         output.print(f"nll {nll:.5f}  perplexity {math.exp(nll):.4f}  ({len(losses)} tokens in {seconds:.1f} s)")
 
 
-def _tokens(folder: Path, text: Path | None, ids: Path | None) -> list[int]:
+def _tokens(folder: Path, text: Path | None, ids: Path | None, control_tokens: bool) -> list[int]:
     """The tokens to predict, at least two. Raises OxinferError for neither or both files, or one it cannot read."""
     if (text is None) == (ids is None):
         raise OxinferError("give the text to measure: either --text FILE or --ids FILE")
     try:
         if text is not None:
-            from .text import Text
+            from ..text import Text
 
-            tokens = Text(folder).encode(text.read_text("utf-8"))
+            tokens = Text(folder).encode(text.read_text("utf-8"), control_tokens=control_tokens)
         else:
             assert ids is not None
             data = json.loads(ids.read_bytes())

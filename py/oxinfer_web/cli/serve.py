@@ -44,7 +44,7 @@ def serve(
 ) -> None:
     """Serve a folder of static files: byte ranges, cross-origin isolation, no caching without asking."""
     url, stop = start(folder, port, host)
-    output.print(f"serving {folder} at {url} (Ctrl-C to stop)", markup=False, soft_wrap=True)
+    output.print(f"serving {folder} at {url} (Ctrl-C to stop)", soft_wrap=True)
     try:
         threading.Event().wait()
     except KeyboardInterrupt:

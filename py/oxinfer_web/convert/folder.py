@@ -10,10 +10,11 @@ from pathlib import Path
 
 from ..checkpoint import INDEX, SINGLE
 from ..errors import CheckpointError
+from ..text.files import FILES
 
 _OURS = (
     *("model-*-of-*.safetensors", INDEX, SINGLE, "config.json", "generation_config.json"),
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
+    *("tokenizer.json", "tokenizer_config.json", *FILES),
 )
 
 

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from ..errors import CheckpointError
 from ..models.gguf import Metadata
+from ..text.files import TokenizerConfig
 from .jsonfile import dump_json
 
 _UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6
@@ -243,7 +244,9 @@ def _tokenizer_config(meta: Metadata, tokens: Sequence[str]) -> dict[str, Any]:
         if added is not None:
             config[f"add_{end}_token"] = bool(added)
     config["model_max_length"] = int(meta.of_arch("context_length", 0)) or None
-    template = meta.get("tokenizer.chat_template")
-    if template:
-        config["chat_template"] = template
-    return config
+    keys = {name: f"tokenizer.chat_template.{name}" for name in meta.get("tokenizer.chat_templates") or []}
+    templates = {name: meta.get(key) for name, key in {"default": "tokenizer.chat_template", **keys}.items()}
+    named = [{"name": name, "template": str(template)} for name, template in templates.items() if template]
+    if named:
+        config["chat_template"] = named if len(named) > 1 else named[0]["template"]
+    return TokenizerConfig.of(config).completed

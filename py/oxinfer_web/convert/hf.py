@@ -13,6 +13,7 @@ from ..checkpoint import Checkpoint, TensorRef
 from ..errors import CheckpointError, ConfigError
 from ..models import canonical_names
 from ..quant import F32, from_bf16
+from ..text.files import TokenizerConfig
 from .jsonfile import dump_json, read_json
 
 _NUMPY = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32, "F64": np.float64}
@@ -57,28 +58,13 @@ class HuggingFaceFolder:
         return from_bf16(np.asarray(data)) if ref.dtype == "BF16" else np.asarray(data, np.float32)
 
     def write_tokenizer(self, folder: Path) -> list[str]:
-        """Copy the tokenizer, without indentation, and fold a separate chat template into tokenizer_config.json."""
+        """Copy the tokenizer, without indentation, and fold the files around it into tokenizer_config.json."""
         notes = []
         for name in ("tokenizer.json", "generation_config.json"):
             if (self.folder / name).exists():
                 dump_json(folder / name, read_json(self.folder / name))
         if not (folder / "tokenizer.json").exists():
             notes.append(f"no tokenizer.json in {self.folder.name}: the result takes token ids, not text")
-        path = self.folder / "tokenizer_config.json"
-        config = dict(read_json(path)) if path.exists() else {}
-        template = self._chat_template()
-        if template is not None:
-            config["chat_template"] = template
-        if config:
-            dump_json(folder / "tokenizer_config.json", config)
+        else:
+            dump_json(folder / "tokenizer_config.json", TokenizerConfig.read(self.folder).completed)
         return notes
-
-    def _chat_template(self) -> str | None:
-        """The chat template of a file of its own, which overrides tokenizer_config.json's."""
-        jinja, older = self.folder / "chat_template.jinja", self.folder / "chat_template.json"
-        if jinja.exists():
-            return jinja.read_text("utf-8")
-        if older.exists():
-            template = read_json(older).get("chat_template")
-            return template if isinstance(template, str) else None
-        return None
