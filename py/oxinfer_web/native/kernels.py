@@ -20,9 +20,9 @@ from ..runtime import OneToken, Rows
 
 KERNELS = ("relaxed", "simd")
 WASM_PAGE = 65536
-MAX_PAGES = 65536
-GROW_PAGES = 256
-"""Kernel memory grows by at least this many WASM pages (16 MiB)."""
+MAXIMUM = 65536
+GROW = 256
+"""The most WASM pages that kernel memory can have, and how many (16 MiB) it grows by at least."""
 
 
 def find_kernels(kernel: str, folder: str | Path | None = None) -> Path:
@@ -94,10 +94,10 @@ class WasmtimeKernels:
     def alloc(self, nbytes: int, align: int = 64) -> int:
         """Address of nbytes of zeroed memory for the kernels' life. Raises KernelError when 4 GiB are used up."""
         addr = (self._top + align - 1) // align * align
-        pages = self._memory.size(self._store)
-        need = -(-(addr + nbytes) // WASM_PAGE) - pages
+        size = self._memory.size(self._store)
+        need = -(-(addr + nbytes) // WASM_PAGE) - size
         if need > 0:
-            step = min(max(need, GROW_PAGES), MAX_PAGES - pages)
+            step = min(max(need, GROW), MAXIMUM - size)
             try:
                 if step < need:
                     raise self._wasmtime_error("the limit of WebAssembly")

@@ -1,7 +1,7 @@
 /**
  * What the Python side (py/oxinfer_web/browser) sees of this worker: kernel memory, the kernels, and the model's files.
  *
- * Calls that happen for every token take numbers and nothing else; plans come as JSON, which is cheaper to hand over
+ * Calls that happen for every token take numbers and nothing else; requests come as JSON, which is cheaper to hand over
  * than a list of objects.
  */
 import type { Kernels } from './kernels';
@@ -47,7 +47,7 @@ export interface Host {
   copy(dst: number, src: number, nbytes: number): void;
   run(ops: number, first: number, last: number, state: number): void;
   kernelSeconds(): number;
-  oneToken(plan: string): (token: number, position: number) => boolean;
+  oneToken(request: string): (token: number, position: number) => boolean;
   text(file: string): Promise<string | undefined>;
   index(): Promise<string | undefined>;
   header(file: string): Promise<Header>;
@@ -88,8 +88,8 @@ export function createHost(
       kernels.run(ops, first, last, state);
     },
     kernelSeconds: () => kernels.seconds,
-    oneToken: (plan) => {
-      const { tables, ops, last, state } = JSON.parse(plan) as OneToken;
+    oneToken: (request) => {
+      const { tables, ops, last, state } = JSON.parse(request) as OneToken;
       const places = tables.map(({ rows, values, scales }) => ({ rows: opened[rows], values, scales }));
       return (token, position) => {
         const ids = [token];

@@ -1,13 +1,14 @@
 /** The kernels' memory and the calls into them, from the thread that owns them. */
 import { kernelError } from './errors';
 
-const PAGE_BYTES = 65536;
+/** Bytes; the sizes below are in WASM pages. */
+const WASM_PAGE = 65536;
 /** 64 MiB: at least what any build's static data needs. */
-const INITIAL_PAGES = 1024;
-const GROW_PAGES = 256;
+const INITIAL = 1024;
+const GROW = 256;
 /** Some browsers refuse to reserve 4 GiB; then less is asked for. */
-const MAXIMUM_PAGES = [65536, 49152, 32768, 16384];
-const LIMIT = 2 ** 32 - PAGE_BYTES;
+const MAXIMA = [65536, 49152, 32768, 16384];
+const LIMIT = 2 ** 32 - WASM_PAGE;
 
 export type Build = 'relaxed' | 'simd';
 
@@ -38,9 +39,9 @@ export async function instantiate(
 
 /** A memory that can grow as far as the browser allows. Throws KernelError. */
 export function createMemory(shared: boolean): WebAssembly.Memory {
-  for (const maximum of MAXIMUM_PAGES) {
+  for (const maximum of MAXIMA) {
     try {
-      return new WebAssembly.Memory({ initial: INITIAL_PAGES, maximum, shared });
+      return new WebAssembly.Memory({ initial: INITIAL, maximum, shared });
     } catch (e) {
       if (!(e instanceof RangeError)) throw e;
     }
@@ -78,7 +79,7 @@ export class Kernels {
   alloc(nbytes: number, align: number): number {
     const addr = Math.ceil(this.heap / align) * align;
     const end = addr + nbytes;
-    const missing = Math.ceil((end - this.view.length) / PAGE_BYTES);
+    const missing = Math.ceil((end - this.view.length) / WASM_PAGE);
     if (missing > 0) this.grow(missing, nbytes, end);
     this.heap = end;
     return addr;
@@ -111,10 +112,10 @@ export class Kernels {
   }
 
   private grow(missing: number, nbytes: number, end: number): void {
-    const spare = Math.floor((LIMIT - this.view.length) / PAGE_BYTES);
+    const spare = Math.floor((LIMIT - this.view.length) / WASM_PAGE);
     try {
       if (end > LIMIT) throw new RangeError();
-      this.memory.grow(Math.min(Math.max(missing, GROW_PAGES), spare));
+      this.memory.grow(Math.min(Math.max(missing, GROW), spare));
     } catch (e) {
       if (!(e instanceof RangeError)) throw e;
       throw kernelError(
