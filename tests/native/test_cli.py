@@ -13,6 +13,7 @@ from typing import Any
 import oxinfer_web as ox
 import pytest
 from click.testing import Result
+from gguf_writer import byte_level, write_gguf
 from oxinfer_web.cli import main
 from oxinfer_web.cli.app import app
 from oxinfer_web.cli.console import parse_size, show_size
@@ -20,7 +21,6 @@ from oxinfer_web.cli.inspect import examine
 from oxinfer_web.errors import CheckpointError, OxinferError
 from oxinfer_web.text import Text
 from support import FIXTURES
-from test_gguf import byte_level, write_gguf
 from typer.testing import CliRunner
 
 

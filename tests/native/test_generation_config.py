@@ -9,13 +9,13 @@ from typing import Any
 
 import oxinfer_web as ox
 import pytest
+from gguf_writer import byte_level, write_gguf
 from oxinfer_web.convert import convert
 from oxinfer_web.errors import ConfigError
 from oxinfer_web.models import config_from_json
 from oxinfer_web.sampling import Sampler
 from support import FIXTURES
 from test_cli import run
-from test_gguf import byte_level, write_gguf
 
 LLAMA = (FIXTURES / "llama" / "config.json").read_text()
 OWN = config_from_json(LLAMA).eos_token_ids
