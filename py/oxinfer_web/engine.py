@@ -9,13 +9,14 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from .errors import SessionError
 from .kv import KVCache, KVMemory
 from .models import Model
-from .program.recorder import Arena, Recorder, Recording
-from .program.records import SKIP_ROW, KVType, State, attention_scratch_bytes, topk_scratch_bytes
+from .program.encode import Encoded, write
+from .program.recorder import Program, Recorder
+from .program.records import SKIP_ROW, KVType, State
+from .program.symbols import Area, Frequencies, LayerState, Symbol, TablePart
 from .runtime import Files, Kernels, OneToken, Progress, Rows
 from .session import Candidates, Floats, Want, floats
 from .table import Table
@@ -57,8 +58,11 @@ class Engine:
         self.tables: dict[str, Table] = {}
         """The tables that stay on the host, by name."""
         self._rows: list[tuple[Rows, int, int, bool]] = []
+        self._slots: list[int] = []
         self._one_token: OneToken | None = None
-        self._arena = self._make_arena(resident)
+        self._state = self._alloc(State.BYTES)
+        self._places: dict[Symbol, float] = {LayerState(i): addr for i, addr in self._kv.descriptors.items()}
+        self._place_tables(resident)
 
     @classmethod
     async def load(
@@ -81,8 +85,10 @@ class Engine:
         """
         max_context = min(max_context, model.config.max_position_embeddings)
         self = cls(kernels, files, model, max_context, chunk, kv, resident_tables)
+        programs = self._record()
+        self._place_areas(programs)
         await files.load(self._weights.items, progress)
-        self._record()
+        self._encode(programs)
         return self
 
     @property
@@ -128,9 +134,9 @@ class Engine:
         n = self._step_tokens = len(ids)
         self._kv.reserve(cache, pos + n)
         self._kv.bind(cache)
-        recording = self._every if want == Want.HIDDEN else self._last
-        self._stage(ids, given, recording)
-        self._run(recording, n, pos, recording.body if want == Want.CACHE else recording.length)
+        program = self._every if want == Want.HIDDEN else self._last
+        self._stage(ids, given, program)
+        self._run(program, n, pos, program.body if want == Want.CACHE else program.length)
         if given:
             self._reset_slots()
 
@@ -192,71 +198,85 @@ class Engine:
 
     def record_trace(self) -> None:
         """Record the hidden-state program again so that it keeps each layer's input, for `traced`."""
-        recorder = Recorder(self.model, self._weights, self._arena, self._kv_type, True, trace=True)
-        hidden = self.model.decode(recorder)
-        self._every = recorder.finish(self.kernels, hidden, self._alloc(recorder.plan(hidden)))
+        recorder = self._recorder(every=True, trace=True)
+        program = recorder.finish(self.model.decode(recorder))
+        self._every = write(self.kernels, program, self._places, self._alloc(program.buffer_bytes))
 
-    def _make_arena(self, resident: bool) -> Arena:
-        cfg, state = self.config, self._alloc(State.BYTES)
-        tables: dict[str, tuple[int, int]] = {}
-        slots = self._alloc(4 * self.chunk)
-        ple_slots = self._alloc(4 * self.chunk)
-        for i, ref in enumerate(self._tables):
-            if resident:
-                tables[ref.name] = self._weights.load_table(ref)
-                continue
-            rows = self.files.open_rows(ref.on_host())
-            values, scales = self._alloc(self.chunk * ref.row_bytes), self._alloc(self.chunk * ref.scale_bytes)
-            tables[ref.name] = values, scales
-            self.tables[ref.name] = Table.Host(ref, rows)
-            self._rows.append((rows, values, scales, i > 0))
-        scratch = max(
-            attention_scratch_bytes(cfg.num_attention_heads, cfg.layer_head_dim(i), self.max_context)
-            for i in range(cfg.num_hidden_layers)
+    def _recorder(self, every: bool, chunk: int | None = None, trace: bool = False) -> Recorder:
+        return Recorder(
+            self.config,
+            chunk=chunk or self.chunk,
+            positions=self.max_context,
+            kv=self._kv_type,
+            every=every,
+            trace=trace,
         )
-        scratch = self._alloc(scratch)
-        arena = Arena(self.chunk, state, slots, ple_slots, tables, self._kv.descriptors, scratch)
-        self._reset_slots(arena)
-        return arena
 
-    def _reset_slots(self, arena: Arena | None = None) -> None:
-        """Let token i look up staged row i; resident tables are looked up by token id, written at each step."""
-        counted = struct.pack(f"<{self.chunk}I", *range(self.chunk))
-        for slots in ((arena or self._arena).slots, (arena or self._arena).ple_slots):
-            self.kernels.write(slots, counted)
-
-    def _record(self) -> None:
-        self._top = self._alloc(HEAD_ROWS * _TOP_BYTES)
-        scratch = self._alloc(topk_scratch_bytes(TOP_K, HEAD_ROWS))
+    def _record(self) -> tuple[Program, Program, Program]:
         softcap = self.config.final_logit_softcapping
-        last = Recorder(self.model, self._weights, self._arena, self._kv_type, every=False)
+        last = self._recorder(every=False)
         logits = last.head(self.model.decode(last), self.model.head, softcap)
-        last.top_k(logits, TOP_K, scratch, self._top)
-        every = Recorder(self.model, self._weights, self._arena, self._kv_type, every=True)
+        last.top_k(logits, TOP_K)
+        every = self._recorder(every=True)
         hidden = self.model.decode(every)
-        head = Recorder(self.model, self._weights, replace(self._arena, chunk=HEAD_ROWS), self._kv_type, every=True)
+        head = self._recorder(every=True, chunk=HEAD_ROWS)
         rows = head.head(head.input(self.config.hidden_size), self.model.head, softcap)
-        head.top_k(rows, TOP_K, scratch, self._top)
-        plans = ((last, logits), (every, hidden), (head, rows))
-        buffers = self._alloc(max(recorder.plan(out) for recorder, out in plans))
-        self._last, self._every, self._head = (recorder.finish(self.kernels, out, buffers) for recorder, out in plans)
+        head.top_k(rows, TOP_K)
+        return last.finish(logits), every.finish(hidden), head.finish(rows)
+
+    def _place_tables(self, resident: bool) -> None:
+        for i, ref in enumerate(self._tables):
+            slots = self._alloc(4 * self.chunk)
+            if resident:
+                values, scales = self._weights.load_table(ref)
+            else:
+                values, scales = self._alloc(self.chunk * ref.row_bytes), self._alloc(self.chunk * ref.scale_bytes)
+                rows = self.files.open_rows(ref.on_host())
+                self.tables[ref.name] = Table.Host(ref, rows)
+                self._rows.append((rows, values, scales, i > 0))
+            for part, addr in (("values", values), ("scales", scales), ("slots", slots)):
+                self._places[TablePart(ref.name, part)] = addr
+            self._slots.append(slots)
+        self._reset_slots()
+
+    def _place_areas(self, programs: Sequence[Program]) -> None:
+        """Memory that the programs share, as only one runs at a time, and the constants that they read."""
+        for rope in {rope for program in programs for rope in program.ropes}:
+            data = struct.pack(f"<{len(rope.inv_freq)}f", *rope.inv_freq)
+            self._places[Frequencies(rope)] = addr = self._alloc(len(data))
+            self.kernels.write(addr, data)
+        self._top = self._alloc(HEAD_ROWS * _TOP_BYTES)
+        scratch = self._alloc(max(program.scratch_bytes for program in programs))
+        self._places |= {Area.CANDIDATES: self._top, Area.SCRATCH: scratch}
+        self._buffers = self._alloc(max(program.buffer_bytes for program in programs))
+
+    def _encode(self, programs: Sequence[Program]) -> None:
+        self._places |= self._weights.places()
+        self._last, self._every, self._head = (
+            write(self.kernels, program, self._places, self._buffers) for program in programs
+        )
         if self._rows:
             tables = [(rows, values, scales) for rows, values, scales, _ in self._rows]
-            self._one_token = self.kernels.one_token(tables, self._last.address, self._last.length, self._arena.state)
+            self._one_token = self.kernels.one_token(tables, self._last.address, self._last.length, self._state)
 
-    def _stage(self, ids: Sequence[int], given: Mapping[int, Floats], recording: Recording) -> None:
+    def _reset_slots(self) -> None:
+        """Let token i look up staged row i; resident tables are looked up by token id, written at each step."""
+        for slots in self._slots:
+            self.kernels.write(slots, struct.pack(f"<{self.chunk}I", *range(self.chunk)))
+
+    def _stage(self, ids: Sequence[int], given: Mapping[int, Floats], program: Encoded) -> None:
         """Bring the tokens' table rows, and embeddings given by the caller, to where the program reads them."""
         if given:
-            self._stage_given(ids, given, recording)
+            self._stage_given(ids, given, program)
             return
         for rows, values, scales, _ in self._rows:
             rows.stage(ids, values, scales)
         if not self._rows:
             data = struct.pack(f"<{len(ids)}I", *ids)
-            self.kernels.write(self._arena.slots, data)
-            self.kernels.write(self._arena.ple_slots, data)
+            for at in self._slots:
+                self.kernels.write(at, data)
 
-    def _stage_given(self, ids: Sequence[int], given: Mapping[int, Floats], recording: Recording) -> None:
+    def _stage_given(self, ids: Sequence[int], given: Mapping[int, Floats], program: Encoded) -> None:
         """As `_stage`, with embeddings in the place of some tokens, whose per-layer rows are the pad token's."""
         pad = self.config.pad_token_id
         looked_up = [pad if i in given else t for i, t in enumerate(ids)]
@@ -264,24 +284,24 @@ class Engine:
         for rows, values, scales, per_layer in self._rows:
             rows.stage(looked_up if per_layer else ids, values, scales)
         slots = [SKIP_ROW if i in given else slot for i, slot in enumerate(plain)]
-        self.kernels.write(self._arena.slots, struct.pack(f"<{len(ids)}I", *slots))
-        self.kernels.write(self._arena.ple_slots, struct.pack(f"<{len(ids)}I", *plain))
+        for at, rows_of in zip(self._slots, (slots, plain), strict=False):
+            self.kernels.write(at, struct.pack(f"<{len(ids)}I", *rows_of))
         width = self.config.hidden_size
         for i, x in given.items():
-            self.kernels.write(recording.input + 4 * i * width, struct.pack(f"<{width}f", *x))
+            self.kernels.write(program.input + 4 * i * width, struct.pack(f"<{width}f", *x))
 
-    def _run(self, recording: Recording, n: int, pos: int, end: int) -> None:
-        self.kernels.write_words(self._arena.state, n, pos)
+    def _run(self, program: Encoded, n: int, pos: int, end: int) -> None:
+        self.kernels.write_words(self._state, n, pos)
         if self.profile:
-            self._run_timed(recording, end)
+            self._run_timed(program, end)
         else:
-            self.kernels.run(recording.address, 0, end, self._arena.state)
+            self.kernels.run(program.address, 0, end, self._state)
 
-    def _run_timed(self, recording: Recording, end: int) -> None:
-        for first, last, kind in recording.groups:
+    def _run_timed(self, program: Encoded, end: int) -> None:
+        for first, last, kind in program.groups:
             if first < end:
                 start = time.perf_counter()
-                self.kernels.run(recording.address, first, min(last, end), self._arena.state)
+                self.kernels.run(program.address, first, min(last, end), self._state)
                 self._kinds[kind] = self._kinds.get(kind, 0.0) + time.perf_counter() - start
 
     def _head_steps(self, hidden: Floats, rows: int) -> Iterator[int]:

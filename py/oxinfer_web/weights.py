@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import struct
 
-from .checkpoint import TensorRef
-from .config import RopeSpec
 from .linear import Lin, Parts
 from .models import Model, find_all
 from .ops import Norm, Scalar
 from .program.records import BARRIER, RECORD_BYTES, encode, padded_rows
+from .program.symbols import Number, Symbol, Vector, Weight
 from .runtime import Kernels, LoadItem, Segment
 from .table import TableRef
 
@@ -25,13 +24,13 @@ class Weights:
         self._kernels = kernels
         self._matrices: dict[str, tuple[int, int]] = {}
         self._vectors: dict[str, int] = {}
-        self._ropes: dict[RopeSpec, int] = {}
         self.items: list[LoadItem] = []
         self.bytes = 0
         """Bytes of kernel memory that weights take."""
         lins = {lin.name: lin for lin in find_all(model, Lin)}
         vectors = {norm.weight.name: norm.weight for norm in find_all(model, Norm) if norm.weight}
-        vectors |= {s.value.name: s.value for s in find_all(model, Scalar)}
+        self._scalars = {s.value.name: s.value for s in find_all(model, Scalar)}
+        vectors |= self._scalars
         repacks = kernels.alloc(RECORD_BYTES * len(lins))
         for i, lin in enumerate(lins.values()):
             self._add_matrix(lin, repacks + i * RECORD_BYTES)
@@ -41,27 +40,15 @@ class Weights:
         self.streamed_bytes = sum(lin.bytes for lin in lins.values()) + sum(ref.nbytes for ref in vectors.values())
         """Bytes that one decoded token reads from memory."""
 
-    def matrix(self, lin: Lin) -> tuple[int, int]:
-        """Addresses of a linear weight's values and scales."""
-        return self._matrices[lin.name]
-
-    def address(self, ref: TensorRef) -> int:
-        """Address of a norm's weight."""
-        return self._vectors[ref.name]
-
-    def number(self, scalar: Scalar) -> float:
-        """The value of a scalar, after loading."""
-        (bits,) = struct.unpack("<H", self._kernels.read(self._vectors[scalar.value.name], 2))
-        (value,) = struct.unpack("<f", struct.pack("<I", bits << 16))
-        return float(value)
-
-    def inv_freq(self, rope: RopeSpec) -> int:
-        """Address of a rope's inverse frequencies, f32."""
-        if rope not in self._ropes:
-            data = struct.pack(f"<{len(rope.inv_freq)}f", *rope.inv_freq)
-            self._ropes[rope] = self._kernels.alloc(len(data))
-            self._kernels.write(self._ropes[rope], data)
-        return self._ropes[rope]
+    def places(self) -> dict[Symbol, float]:
+        """Where programs find them, and, once all is loaded, what the scalars are."""
+        out: dict[Symbol, float] = {Vector(name): addr for name, addr in self._vectors.items()}
+        for name, (values, scales) in self._matrices.items():
+            out |= {Weight(name, "values"): values, Weight(name, "scales"): scales}
+        for name in self._scalars:
+            bits = int.from_bytes(self._kernels.read(self._vectors[name], 2), "little")
+            (out[Number(name)],) = struct.unpack("<f", struct.pack("<I", bits << 16))
+        return out
 
     def load_table(self, table: TableRef) -> tuple[int, int]:
         """Allocate a table that is to be kept as plain rows, and add it to `items`: addresses of values, scales."""

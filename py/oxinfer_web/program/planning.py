@@ -4,74 +4,24 @@ nobody reads, where threads must meet, and where each activation buffer lies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from .records import BARRIER, RECORDS, Bind, quantized_bytes
-
-
-@dataclass(eq=False)
-class Buffer:
-    """An activation [tokens, columns]: f32, or, as another's `quantized`, its int8 copy."""
-
-    columns: int
-    row_bytes: int
-    quantizer: Entry | None = None
-    """The entry that can leave a quantized copy beside this f32 result."""
-    quantized: Buffer | None = None
-    pinned: bool = False
-    """Kept to the end: read by the caller after the step."""
-    single: bool = False
-    """One row, the last token's, instead of one a token."""
-    address: int = 0
-    """An offset among the buffers, once placed; then an address."""
-
-
-Operand = float | Buffer
-
-
-@dataclass(eq=False)
-class Entry:
-    """One op of a program being recorded. Operands named dst... are written, the others read."""
-
-    name: str
-    operands: dict[str, Operand]
-    last: bool = False
-    """Run for the step's last token only."""
-
-    def reads(self) -> Iterator[Buffer]:
-        """The buffers that it reads."""
-        return (v for k, v in self.operands.items() if isinstance(v, Buffer) and not k.startswith("dst"))
-
-    def writes(self) -> Iterator[Buffer]:
-        """The buffers that it writes."""
-        return (v for k, v in self.operands.items() if isinstance(v, Buffer) and (k.startswith("dst") or k == "x"))
-
-
-def buffer(columns: int) -> Buffer:
-    """An f32 activation."""
-    return Buffer(columns, 4 * columns)
-
-
-def quantized_buffer(columns: int) -> Buffer:
-    """A quantized copy of one."""
-    return Buffer(columns, quantized_bytes(columns))
+from .records import BARRIER
+from .symbols import Buffer, Entry
 
 
 def narrow(entries: Sequence[Entry]) -> tuple[list[Entry], int]:
-    """Let every op that no KV cache depends on run for the last token alone.
+    """Let every op that no layer's state depends on run for the last token alone.
 
-    What a later token will read of this step is in the KV caches: only keys, values and what they are computed from are
-    needed for all tokens. Where an op for the last token reads a buffer of all, a SELECT_LAST goes before it. Returns
-    the entries, and how many of them fill the caches: a prompt's earlier chunks stop there.
+    What a later token will read of this step is in the layers' states: only what fills them, and what that is computed
+    from, is needed for all tokens. Where an op for the last token reads a buffer of all, a SELECT_LAST goes before it,
+    unless the op itself finds the last of its rows. Returns the entries, and how many of them fill the states: a
+    prompt's earlier chunks stop there.
     """
     needed: set[Buffer] = set()
     for e in reversed(entries):
-        fills_cache = e.name == "HEADS" and e.operands["bind"] != Bind.BUFFER
-        # A rope table always has all rows: ops for the last token read its last.
-        e.last = not (fills_cache or e.name == "ROPE_TABLE" or any(b in needed for b in e.writes()))
-        if not e.last:
-            needed.update(e.reads(), e.writes())
+        e.last = not (e.fills_state or any(b in needed for b in e.writes()))
+        needed.update(e.buffers("all") if e.last else (*e.reads(), *e.writes()))
     out: list[Entry] = []
     rows: dict[Buffer, Buffer] = {}
     body = 0
@@ -79,41 +29,42 @@ def narrow(entries: Sequence[Entry]) -> tuple[list[Entry], int]:
         if e.last:
             for b in e.writes():
                 b.single = True
-            for key, operand in e.operands.items():
-                if isinstance(operand, Buffer) and operand in needed and key != "rope":
+            for name, mark in e.record.operands:
+                operand = e.operands.get(name)
+                if isinstance(operand, Buffer) and operand in needed and mark != "all":
                     if operand not in rows:
                         row = rows[operand] = Buffer(operand.columns, operand.row_bytes, single=True)
                         out.append(
                             Entry("SELECT_LAST", {"dst": row, "src": operand, "n": row.row_bytes // 4}, last=True)
                         )
-                    e.operands[key] = rows[operand]
+                    e.operands[name] = rows[operand]
         out.append(e)
-        if not e.last and e.name != "ROPE_TABLE":
+        if e.fills_state:
             body = len(out)
     return out, body
 
 
-def drop_unread(entries: Sequence[Entry], optional: Sequence[str]) -> None:
-    """Leave out the f32 result of ops named in `optional` where only the quantized copy is read."""
+def drop_unread(entries: Sequence[Entry]) -> None:
+    """Leave out the f32 result of ops that can do without it, where only its quantized copy is read."""
     read = {b for e in entries for b in e.reads()}
     for e in entries:
         dst = e.operands.get("dst")
         unread = isinstance(dst, Buffer) and not dst.pinned and dst not in read
-        if unread and e.name in optional and "dst_q" in e.operands:
-            e.operands["dst"] = 0
+        if unread and e.record.may_omit("dst") and "dst_q" in e.operands:
+            del e.operands["dst"]
 
 
 def barriers(entries: Sequence[Entry]) -> list[int]:
     """BARRIER for each record unless the next one works on the same share of the step.
 
-    Ops split by token follow each other without one, if both run for all tokens or both for the last; and so do the
-    HEADS of one layer, which do not read each other's results.
+    Ops split by token follow each other without one, if both run for all tokens or both for the last; and so do ops
+    split by head that do not read each other's results.
     """
     out = []
     for a, b in zip(entries, [*entries[1:], None], strict=True):
         free = b is not None and (
-            (RECORDS[a.name].split == RECORDS[b.name].split == "token" and a.last == b.last)
-            or (a.name == b.name == "HEADS" and a.operands.get("dst") is not b.operands["src"])
+            (a.record.split == b.record.split == "token" and a.last == b.last)
+            or (a.record.split == b.record.split == "head" and not set(a.writes()) & set(b.reads()))
         )
         out.append(0 if free else BARRIER)
     return out
@@ -146,11 +97,11 @@ def place(entries: Sequence[Entry], chunk: int) -> int:
     for b, (first, last) in lives.items():
         nbytes = _rounded(b, chunk)
         at = 0
-        for other in sorted((p for p, until in placed if until >= first), key=lambda p: p.address):
-            if at + nbytes <= other.address:
+        for other in sorted((p for p, until in placed if until >= first), key=lambda p: p.offset):
+            if at + nbytes <= other.offset:
                 break
-            at = max(at, other.address + _rounded(other, chunk))
-        b.address = at
+            at = max(at, other.offset + _rounded(other, chunk))
+        b.offset = at
         total = max(total, at + nbytes)
         placed.append((b, end if b.pinned else last))
     return total

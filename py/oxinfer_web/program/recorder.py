@@ -1,102 +1,85 @@
-"""A model recorded as a program, and the backend that replays it.
+"""`Recorder`, the other implementation of `ops.Ops`: instead of computing, it writes down what a model does, once.
 
-`Recorder` is the other implementation of `ops.Ops`: instead of computing, it writes op records (`records.py`) with the
-addresses of weights and activation buffers. Recording happens once a model; a step then sets a few words of state and
-makes one call. `planning.py` works out what of it runs for the last token only, and where buffers lie.
+The result, a `Program`, has symbols for operands and knows no memory; `encode.py` gives it one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ..config import RopeSpec
+from ..config import RopeSpec, TextConfig
 from ..linear import Lin
-from ..models import Model
 from ..ops import Norm, Scalar
-from ..runtime import Kernels
 from ..table import TableRef
-from ..weights import Weights
-from .planning import Buffer, Entry, Operand, barriers, buffer, drop_unread, narrow, place, quantized_buffer
-from .records import LAST, Act, Bind, KVType, Quant, encode
+from .planning import drop_unread, narrow, place
+from .records import Act, Bind, KVType, Quant, attention_scratch_bytes, topk_scratch_bytes
+from .symbols import (
+    Area,
+    Buffer,
+    Entry,
+    Frequencies,
+    LayerState,
+    Number,
+    Operand,
+    TablePart,
+    Vector,
+    Weight,
+    buffer,
+    quantized_buffer,
+)
 
-_CAN_QUANTIZE = ("NORM", "GATED", "ACT_MUL")
-"""Records that can leave a quantized copy (dst_q) beside their f32 result, or instead of it."""
-_KINDS = {"LINEAR": "linear", "GATED": "linear", "HEADS": "attention", "ATTENTION": "attention"}
-_KINDS |= {"ATTENTION_MERGE": "attention", "TOPK": "head", "TOPK_MERGE": "head", "SOFTCAP": "head"}
 
+@dataclass(frozen=True)
+class Program:
+    """A recorded and planned program: of its entries [0, body) fill the layers' states, [body, length) do the rest."""
 
-@dataclass
-class Recording:
-    """A finished program: records at `address`, of which [0, body) fill the KV caches and [body, length) do the rest.
-
-    output: address of the result of what was recorded.
-    """
-
-    address: int
+    entries: Sequence[Entry]
     body: int
-    length: int
-    input: int
-    """Where the input embeddings are written first; the caller puts given embeddings here before the step."""
-    output: int
-    names: list[str]
-    traced: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Kept activations by name: (address, columns)."""
-
-    @property
-    def groups(self) -> list[tuple[int, int, str]]:
-        """Runs of records of one kind, for timing: (first, last + 1, kind)."""
-        kinds = [_KINDS.get(name, "rows") for name in self.names]
-        cuts = [i for i in range(len(kinds)) if i == 0 or kinds[i] != kinds[i - 1]]
-        return [(a, b, kinds[a]) for a, b in zip(cuts, [*cuts[1:], len(kinds)], strict=True)]
-
-
-@dataclass
-class Arena:
-    """Addresses that recordings share: the step's state and ids, the staged rows, the cache descriptors."""
-
-    chunk: int
-    state: int
-    slots: int
-    """u32 [chunk]: row of the staged (or resident) input table for each token."""
-    ple_slots: int
-    """The same for the per-layer table."""
-    tables: dict[str, tuple[int, int]]
-    """Addresses of values and scales (staged or resident) by table."""
-    caches: dict[int, int]
-    """Address of each owning layer's cache descriptor."""
-    scratch: int
-    """ATTENTION's partial results."""
+    output: Buffer
+    """The result of what was recorded."""
+    input: Buffer | None
+    """The input embeddings; the caller puts given ones here before the step."""
+    buffer_bytes: int
+    """Bytes that the activation buffers take."""
+    scratch_bytes: int
+    ropes: frozenset[RopeSpec]
+    """Those whose inverse frequencies it reads."""
+    traced: dict[str, Buffer]
+    """Kept activations by name."""
 
 
 class Recorder:
     """Writes down what a model does. Implements `ops.Ops`; an activation is a `Buffer`."""
 
     def __init__(
-        self, model: Model, weights: Weights, arena: Arena, kv: KVType, every: bool, trace: bool = False
+        self, config: TextConfig, *, chunk: int, positions: int, kv: KVType, every: bool, trace: bool = False
     ) -> None:
-        """every: compute all positions to the end (hidden states), not the last one's alone; trace: keep what the model
-        marks with `Ops.trace`."""
-        self._model, self._weights, self._arena, self._kv = model, weights, arena, kv
+        """chunk: the most tokens of a step; positions: the most of a session; every: compute all tokens to the end
+        (hidden states), not the last one's alone; trace: keep what the model marks with `Ops.trace`."""
+        self._config, self._chunk, self._positions, self._kv = config, chunk, positions, kv
         self._every, self._keep = every, trace
         self._entries: list[Entry] = []
         self._ropes: dict[RopeSpec, Buffer] = {}
         self._traced: dict[str, Buffer] = {}
-        self._body = 0
         self._input: Buffer | None = None
+        self._scratch = 0
 
     # Ops.
 
     def embed(self, table: TableRef, scale: float) -> Buffer:
         """See Ops."""
-        values, scales = self._arena.tables[table.name]
-        is_input = table is self._model.embed_tokens
-        ids = self._arena.slots if is_input else self._arena.ple_slots
         out = self._emit(
-            "EMBED", table.cols, values=values, scales=scales, ids=ids, cols=table.cols, quant=table.quant, scale=scale
+            "EMBED",
+            table.cols,
+            values=TablePart(table.name, "values"),
+            scales=TablePart(table.name, "scales") if table.scales else 0,
+            ids=TablePart(table.name, "slots"),
+            cols=table.cols,
+            quant=table.quant,
+            scale=scale,
         )
-        if is_input:
-            self._input = out
+        self._input = self._input or out
         return out
 
     def norm(
@@ -108,13 +91,13 @@ class Recorder:
             rows * norm.n,
             src=x,
             residual=residual or 0,
-            weight=self._weights.address(norm.weight) if norm.weight else 0,
+            weight=Vector(norm.weight.name) if norm.weight else 0,
             n=norm.n,
             rows=rows,
             norm=1,
             eps=norm.eps,
             offset=norm.offset,
-            scale=self._weights.number(scale) if isinstance(scale, Scalar) else scale,
+            scale=Number(scale.value.name) if isinstance(scale, Scalar) else scale,
         )
 
     def add(self, a: Buffer, b: Buffer) -> Buffer:
@@ -130,7 +113,7 @@ class Recorder:
         operands = self._inputs(x, lins)
         outs = []
         for i, lin in enumerate(lins):
-            values, scales = self._weights.matrix(lin)
+            values, scales = _parts(lin)
             outs.append(buffer(lin.n_out))
             operands |= {f"values{i}": values, f"scales{i}": scales, f"dst{i}": outs[-1], f"n_out{i}": lin.n_out}
             operands[f"quant{i}"] = lin.quant
@@ -141,7 +124,7 @@ class Recorder:
         """See Ops."""
         if gate.quant != up.quant:
             return self.act_mul(self.linear(x, gate), self.linear(x, up), 0, act)
-        (gv, gs), (uv, us) = self._weights.matrix(gate), self._weights.matrix(up)
+        (gv, gs), (uv, us) = _parts(gate), _parts(up)
         operands = self._inputs(x, (gate, up)) | {
             "gate_values": gv,
             "gate_scales": gs,
@@ -154,7 +137,7 @@ class Recorder:
     def act_mul(self, gate: Buffer, up: Buffer, column: int, act: Act) -> Buffer:
         """See Ops."""
         out = self._emit("ACT_MUL", gate.columns, gate=gate, up=up, n=gate.columns, up_stride=up.columns, act=act)
-        self._entries[-1].operands["up_column"] = column
+        self._entries[-1].shifts["up"] = 4 * column
         return out
 
     def queries(self, x: Buffer, heads: int, head_dim: int, norm: Norm | None, rope: RopeSpec, scale: float) -> Buffer:
@@ -166,28 +149,31 @@ class Recorder:
         self, layer: int, k: Buffer, v: Buffer, k_norm: Norm | None, v_norm: Norm | None, rope: RopeSpec
     ) -> None:
         """See Ops."""
-        cfg = self._model.config
+        cfg = self._config
         for x, norm, turn, bind in ((k, k_norm, rope, Bind.KEY), (v, v_norm, None, Bind.VALUE)):
             operands = self._heads(x, cfg.layer_n_kv(layer), cfg.layer_head_dim(layer), norm, turn, bind)
-            self._record("HEADS", operands | {"cache": self._arena.caches[layer]})
+            self._record("HEADS", operands | {"cache": LayerState(layer)})
 
     def attention(self, q: Buffer, layer: int, window: int) -> Buffer:
         """See Ops."""
-        cfg = self._model.config
+        cfg = self._config
         out = buffer(q.columns)
         operands: dict[str, Operand] = {
             "dst": out,
             "q": q,
-            "cache": self._arena.caches[layer],
-            "scratch": self._arena.scratch,
+            "cache": LayerState(layer),
+            "scratch": Area.SCRATCH,
             "heads": cfg.num_attention_heads,
             "kv_heads": cfg.layer_n_kv(layer),
             "head_dim": cfg.layer_head_dim(layer),
             "window": window,
             "kv": self._kv,
         }
+        self._scratch = max(
+            self._scratch, attention_scratch_bytes(cfg.num_attention_heads, cfg.layer_head_dim(layer), self._positions)
+        )
         self._record("ATTENTION", dict(operands))
-        out.quantizer = self._record("ATTENTION_MERGE", operands)
+        self._record("ATTENTION_MERGE", operands)
         return out
 
     def trace(self, name: str, x: Buffer) -> None:
@@ -210,40 +196,27 @@ class Recorder:
         self._input = buffer(n)
         return self._input
 
-    def top_k(self, logits: Buffer, k: int, scratch: int, dst: int) -> None:
-        """The k largest logits of each row to address dst, as TOPK_MERGE lays them out."""
-        operands: dict[str, Operand] = {"logits": logits, "n": logits.columns, "k": k, "scratch": scratch, "dst": dst}
+    def top_k(self, logits: Buffer, k: int) -> None:
+        """The k largest logits of each row to the candidates' area, as TOPK_MERGE lays them out."""
+        operands: dict[str, Operand] = {
+            "logits": logits,
+            "n": logits.columns,
+            "k": k,
+            "scratch": Area.SCRATCH,
+            "dst": Area.CANDIDATES,
+        }
+        self._scratch = max(self._scratch, topk_scratch_bytes(k, self._chunk if self._every else 1))
         self._record("TOPK", dict(operands))
         self._record("TOPK_MERGE", operands)
 
-    def plan(self, output: Buffer) -> int:
-        """Work out the plan (see planning.py); returns the bytes of activation buffers that `finish` will want."""
+    def finish(self, output: Buffer) -> Program:
+        """Plan what was recorded (see planning.py); output: the buffer that the caller reads."""
         output.pinned = True
-        if not self._every:
-            self._entries, self._body = narrow(self._entries)
-        drop_unread(self._entries, _CAN_QUANTIZE)
-        return place(self._entries, self._arena.chunk)
-
-    def finish(self, kernels: Kernels, output: Buffer, base: int) -> Recording:
-        """Write the planned records into kernel memory, activation buffers at address base."""
-        buffers = {b for e in self._entries for b in (*e.reads(), *e.writes())}
-        for b in buffers:
-            b.address += base
-        data = b"".join(
-            encode(e.name, barrier | (LAST if e.last else 0), **_resolve(e))
-            for e, barrier in zip(self._entries, barriers(self._entries), strict=True)
-        )
-        address = kernels.alloc(len(data))
-        kernels.write(address, data)
-        return Recording(
-            address,
-            len(self._entries) if self._every else self._body,
-            len(self._entries),
-            self._input.address if self._input else 0,
-            output.address,
-            [e.name for e in self._entries],
-            {name: (b.address, b.columns) for name, b in self._traced.items()},
-        )
+        entries, body = (self._entries, len(self._entries)) if self._every else narrow(self._entries)
+        drop_unread(entries)
+        nbytes = place(entries, self._chunk)
+        ropes = frozenset(self._ropes)
+        return Program(entries, body, output, self._input, nbytes, self._scratch, ropes, self._traced)
 
     def _heads(
         self, x: Buffer, heads: int, head_dim: int, norm: Norm | None, rope: RopeSpec | None, bind: Bind
@@ -254,7 +227,7 @@ class Recorder:
             "heads": heads,
             "head_dim": head_dim,
             "norm": norm is not None,
-            "weight": self._weights.address(norm.weight) if norm and norm.weight else 0,
+            "weight": Vector(norm.weight.name) if norm and norm.weight else 0,
             "eps": norm.eps if norm else 0.0,
             "offset": norm.offset if norm else 0.0,
             "rope": self._rope(rope) if rope else 0,
@@ -266,7 +239,7 @@ class Recorder:
         """The step's table of cosines and sines, made once a step at its first use and kept to its end."""
         if rope not in self._ropes:
             pairs = len(rope.inv_freq)
-            self._ropes[rope] = self._emit("ROPE_TABLE", 2 * pairs, inv_freq=self._weights.inv_freq(rope), pairs=pairs)
+            self._ropes[rope] = self._emit("ROPE_TABLE", 2 * pairs, inv_freq=Frequencies(rope), pairs=pairs)
         return self._ropes[rope]
 
     def _inputs(self, x: Buffer, lins: Sequence[Lin]) -> dict[str, Operand]:
@@ -290,18 +263,16 @@ class Recorder:
 
     def _emit(self, name: str, columns: int, **operands: Operand) -> Buffer:
         out = buffer(columns)
-        entry = self._record(name, {"dst": out, **operands})
-        if name in _CAN_QUANTIZE:
-            out.quantizer = entry
+        self._record(name, {"dst": out, **operands})
         return out
 
-    def _record(self, name: str, operands: dict[str, Operand]) -> Entry:
-        self._entries.append(Entry(name, operands))
-        return self._entries[-1]
+    def _record(self, name: str, operands: dict[str, Operand]) -> None:
+        entry = Entry(name, operands)
+        self._entries.append(entry)
+        dst = operands.get("dst")
+        if isinstance(dst, Buffer) and entry.record.may_omit("dst_q"):
+            dst.quantizer = entry
 
 
-def _resolve(entry: Entry) -> dict[str, float]:
-    operands = {k: v.address if isinstance(v, Buffer) else v for k, v in entry.operands.items()}
-    if "up_column" in operands:
-        operands["up"] += 4 * operands.pop("up_column")
-    return operands
+def _parts(lin: Lin) -> tuple[Operand, Operand]:
+    return Weight(lin.name, "values"), Weight(lin.name, "scales") if lin.scales else 0

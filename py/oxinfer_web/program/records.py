@@ -11,8 +11,8 @@ Conventions, all sizes in elements unless named bytes:
 * A record with the flag LAST runs for the step's last token only: its buffers have one row, its position is
   `pos + T - 1`, and the rope table, which always has T rows, is read at row T - 1.
 * A record with the flag BARRIER ends with a barrier between threads. `split` says how threads share an op: by token
-  (thread i takes a contiguous range of tokens) or in the kernel's own way. Consecutive ops split by token need no
-  barrier between them.
+  (thread i takes a contiguous range of tokens), by head, or in the kernel's own way. Consecutive ops split by token
+  need no barrier between them, nor do those split by head that do not read each other's results.
 * A quantized copy of an activation row (`*_q` operands) is int8 values with one f32 scale for each 32 columns, laid
   out as the kernel build likes; it takes `quantized_bytes(n)` bytes a token.
 """
@@ -68,24 +68,43 @@ class Bind(IntEnum):
 
 @dataclass(frozen=True)
 class Record:
-    """One kind of op: its code, its operands (`name` or `name:f32`), how threads split it, and what it computes."""
+    """One kind of op, and all that is true of it.
+
+    operands: (name, mark) in order. A mark says what an operand is:
+      ""       a whole number, or the address of something that is no activation
+      "f32"    a number
+      "in"     an activation that it reads
+      "all"    one that it reads all T rows of, even when it runs for the last token only
+      "out"    an activation that it writes; "out?": one that it need not write (address 0)
+      "inout"  one that it changes in place
+      "fills"  a layer's state that it adds to, where given
+
+    kind: what the time it takes counts as: linear, attention, rows, head or load.
+    split: how threads share it: by token, by head, or in a way of the kernel's own.
+    """
 
     name: str
     code: int
-    fields: tuple[str, ...]
+    kind: str
     split: str
+    operands: tuple[tuple[str, str], ...]
     doc: str
 
     def words(self) -> list[tuple[str, str]]:
         """The operands as (name, C type)."""
-        return [(f.split(":")[0], "float" if f.endswith(":f32") else "uint32_t") for f in self.fields]
+        return [(name, "float" if mark == "f32" else "uint32_t") for name, mark in self.operands]
+
+    def may_omit(self, operand: str) -> bool:
+        """Whether it has this output and need not write it."""
+        return (operand, "out?") in self.operands
 
 
-def _records(*rows: tuple[str, str, str, str]) -> dict[str, Record]:
+def _records(*rows: tuple[str, str, str, str, str]) -> dict[str, Record]:
     out: dict[str, Record] = {}
-    for code, (name, split, fields, doc) in enumerate(rows, start=1):
-        record = Record(name, code, tuple(fields.split()), split, doc)
-        assert len(record.fields) <= RECORD_WORDS - 2, name
+    for code, (name, kind, split, operands, doc) in enumerate(rows, start=1):
+        parts = (operand.partition(":") for operand in operands.split())
+        record = Record(name, code, kind, split, tuple((field, mark) for field, _, mark in parts), doc)
+        assert len(record.operands) <= RECORD_WORDS - 2, name
         out[name] = record
     return out
 
@@ -93,80 +112,92 @@ def _records(*rows: tuple[str, str, str, str]) -> dict[str, Record]:
 RECORDS = _records(
     (
         "EMBED",
+        "rows",
         "token",
-        "dst values scales ids cols quant scale:f32",
+        "dst:out values scales ids cols quant scale:f32",
         "dst[t] = dequantize(row ids[t] of values/scales) * scale, f32 [T, cols]. ids: u32 [T]; SKIP_ROW: no change.",
     ),
     (
         "ROPE_TABLE",
+        "rows",
         "token",
-        "dst inv_freq pairs",
+        "dst:out inv_freq pairs",
         "dst[t] = cos(p * inv_freq) then sin(p * inv_freq), f32 [T, 2 * pairs], p = pos + t. inv_freq: f32 [pairs].",
     ),
     (
         "NORM",
+        "rows",
         "token",
-        "dst dst_q src residual weight n rows norm eps:f32 offset:f32 scale:f32",
+        "dst:out? dst_q:out? src:in residual:in weight n rows norm eps:f32 offset:f32 scale:f32",
         "For each of `rows` rows of n in a token: y = src; if norm: y /= sqrt(mean(y^2) + eps), times weight + offset "
         "where weight (bf16 [n]) is given; dst = (residual + y) * scale. residual, dst and dst_q may be 0; dst may be "
         "src or residual. dst_q covers the token's rows * n columns.",
     ),
     (
         "LINEAR",
+        "linear",
         "kernel",
-        "src src_q n_in count "
-        "values0 scales0 dst0 n_out0 quant0 values1 scales1 dst1 n_out1 quant1 values2 scales2 dst2 n_out2 quant2",
+        "src:in src_q:in n_in count values0 scales0 dst0:out n_out0 quant0 "
+        "values1 scales1 dst1:out n_out1 quant1 values2 scales2 dst2:out n_out2 quant2",
         "dst_i = src W_i^T for count (1 to 3) repacked weights; bf16 weights read src (f32), Q8 and Q4 read src_q.",
     ),
     (
         "GATED",
+        "linear",
         "kernel",
-        "src src_q n_in n_out gate_values gate_scales up_values up_scales quant act dst dst_q",
+        "src:in src_q:in n_in n_out gate_values gate_scales up_values up_scales quant act dst:out? dst_q:out?",
         "dst = act(src G^T) * (src U^T), f32 [T, n_out]; dst or dst_q may be 0 (dst_q needs n_out % 32 == 0).",
     ),
     (
         "HEADS",
-        "kernel",
-        "dst cache src bind heads head_dim weight norm rope eps:f32 offset:f32 scale:f32 kv",
+        "attention",
+        "head",
+        "dst:out cache:fills src:in bind heads head_dim weight norm rope:all eps:f32 offset:f32 scale:f32 kv",
         "For each head of src f32 [T, heads * head_dim]: rms norm over head_dim if norm (weight bf16 [head_dim] or 0), "
         "rope by the table if rope, times scale; to dst (bind BUFFER; may be src) or into the cache as key or value at "
         "position pos + t.",
     ),
     (
         "ATTENTION",
+        "attention",
         "kernel",
-        "dst dst_q q cache scratch heads kv_heads head_dim window kv",
+        "dst:out dst_q q:in cache scratch heads kv_heads head_dim window kv",
         "dst = softmax(q K^T) V, causal, for f32 q [T, heads * head_dim] (already scaled); window > 0: only the last "
         "`window` positions, the token's own included. Few tokens: partial results by SPLIT positions.",
     ),
     (
         "ATTENTION_MERGE",
+        "attention",
         "kernel",
-        "dst dst_q q cache scratch heads kv_heads head_dim window kv",
+        "dst:out dst_q:out? q:in cache scratch heads kv_heads head_dim window kv",
         "Joins the partial results of the ATTENTION before it, and writes dst_q.",
     ),
     (
         "ACT_MUL",
+        "rows",
         "token",
-        "dst dst_q gate up n up_stride act",
+        "dst:out? dst_q:out? gate:in up:in n up_stride act",
         "dst[t] = act(gate[t]) * up[t], rows of n; up's rows are up_stride apart.",
     ),
-    ("SELECT_LAST", "kernel", "dst src n", "dst[0] = src[T - 1], rows of n."),
-    ("SOFTCAP", "kernel", "x n cap:f32", "x = tanh(x / cap) * cap in place, f32 [T, n]."),
+    ("SELECT_LAST", "rows", "kernel", "dst:out src:all n", "dst[0] = src[T - 1], rows of n."),
+    ("SOFTCAP", "head", "kernel", "x:inout n cap:f32", "x = tanh(x / cap) * cap in place, f32 [T, n]."),
     (
         "TOPK",
+        "head",
         "kernel",
-        "logits n k scratch dst",
+        "logits:in n k scratch dst",
         "The k largest of each row of logits f32 [T, n], by value, ties by lower index; partial results in scratch.",
     ),
     (
         "TOPK_MERGE",
+        "head",
         "kernel",
-        "logits n k scratch dst",
+        "logits:in n k scratch dst",
         "dst[t] = u32 ids[k], f32 values[k] in falling order, f32 max, f32 log(sum(exp(row))).",
     ),
     (
         "REPACK",
+        "load",
         "kernel",
         "values scales rows cols quant",
         "Turns a weight's plain rows into the layout of LINEAR and GATED, in place, with room for padded_rows(rows).",
