@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import oxinfer_web
 import pytest
 from playwright.sync_api import Page
 from support import FIXTURES
@@ -24,6 +25,7 @@ PAGE = """<!doctype html>
   for await (const { token, text } of model.generate([1, 0, 1], { maxTokens: 3 }))
     document.querySelector('#answer').append(token, text, ' ');
   model.close();
+  document.querySelector('#answer').dataset.version = Oxinfer.version;
   document.title = 'done';
 </script>
 """
@@ -39,6 +41,7 @@ def test_import_from_the_site(page: Page, host: Host, folders: Path) -> None:
     page.goto(host.url + "made/theirs/index.html")
     page.wait_for_function("document.title === 'done'")
     assert len(page.locator("#answer").inner_text().split()) >= 3
+    assert page.locator("#answer").get_attribute("data-version") == oxinfer_web.__version__
 
 
 @pytest.fixture(scope="module")

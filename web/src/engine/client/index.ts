@@ -6,6 +6,7 @@
  *     model.close();
  */
 import * as Comlink from 'comlink';
+import { version } from '../../../package.json';
 import type { Build } from '../host';
 import { Life, type State } from './life';
 import type { ChatMessage, EngineApi, KVPrecision, ModelInfo, Stats, TokenizerApi } from './protocol';
@@ -39,6 +40,9 @@ export interface LoadOptions {
 const HOME = import.meta.url.replace(/[^/]*$/, '');
 
 export class Oxinfer {
+  /** The package's version, that of the wheel in the same site. */
+  static readonly version: string = version;
+
   /** The session of `generate`. */
   private readonly main: Session;
 
