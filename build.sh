@@ -36,7 +36,7 @@ build_kernels() {
     need wasm-ld-19 lld-19 "lld 19"
   fi
   install_missing
-  make --silent --no-print-directory -C wasm_kernels >&2
+  make --silent --no-print-directory -C wasm_kernels PYTHON="$(find_python || echo python3)" >&2
   mkdir -p py/oxinfer_web/kernels
   local kernel
   for kernel in build/kernels/*.wasm; do

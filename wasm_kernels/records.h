@@ -1,4 +1,4 @@
-// Made by `python py/oxinfer_web/program/records.py`; do not edit.
+// Made from py/oxinfer_web/program/records.py by the Makefile; do not edit.
 #pragma once
 #include <stdint.h>
 

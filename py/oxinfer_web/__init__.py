@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from .checkpoint import Checkpoint
 from .config import TextConfig
 from .engine import Engine
+from .enums import KVType
 from .errors import CancelledError, CheckpointError, ConfigError, HostError, KernelError, OxinferError, SessionError
 from .generate import Ended, Generation, SyncGeneration, generate, generate_sync
 from .models import config_from_folder
 from .opening import load, open
-from .program.records import KVType
 from .sampling import Sampler
 from .session import Candidates, Session
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .engine import Engine
+from .enums import KVType
 from .errors import CancelledError, SessionError
 from .generate import generate
 from .opening import open as open_engine
 from .probe import Probe
-from .program.records import KVType
 from .sampling import Sampler
 from .session import Session
 

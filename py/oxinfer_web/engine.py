@@ -10,12 +10,13 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from .enums import KVType
 from .errors import SessionError
 from .kv import KVCache, KVMemory
 from .models import Model
 from .program.encode import Encoded, write
 from .program.recorder import Program, Recorder
-from .program.records import SKIP_ROW, KVType, State
+from .program.records import SKIP_ROW, State
 from .program.symbols import Area, Frequencies, LayerState, Symbol, TablePart
 from .runtime import Files, Kernels, OneToken, Progress, Rows
 from .session import Candidates, Floats, Want, floats

@@ -10,7 +10,8 @@ import struct
 from dataclasses import dataclass
 
 from .config import TextConfig
-from .program.records import PAGE, CacheDescriptor, KVType, page_bytes
+from .enums import KVType
+from .program.records import PAGE, CacheDescriptor, page_bytes
 from .runtime import Kernels
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .checkpoint import Checkpoint, TensorRef
+from .enums import Quant
 from .errors import CheckpointError
-from .program.records import Quant
 
 Parts = tuple[tuple[int, TensorRef], ...]
 """Pieces of a tensor split by rows: (first row, piece) in rising order."""

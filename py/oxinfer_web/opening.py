@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from .engine import CHUNK, Engine
+from .enums import KVType
 from .errors import ConfigError
 from .generate import finish
 from .models import config_from_json, load_model
-from .program.records import KVType
 from .runtime import Files, Kernels, Progress
 
 

@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 
 from .checkpoint import Checkpoint, TensorRef
 from .config import RopeSpec
+from .enums import Act
 from .linear import Lin
-from .program.records import Act
 from .table import TableRef
 
 X = TypeVar("X")

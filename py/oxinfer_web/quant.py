@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .enums import Quant
 from .linear import QBLOCK, Parts
-from .program.records import Quant
 
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[Any]

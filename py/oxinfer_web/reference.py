@@ -15,10 +15,10 @@ import numpy as np
 
 from .checkpoint import TensorRef
 from .config import RopeSpec
+from .enums import Act
 from .linear import Lin
 from .models import Model
 from .ops import Norm, Scalar
-from .program.records import Act
 from .quant import F32, dequantize, from_bf16, read_parts
 from .session import Candidates, Want
 from .table import Table, TableRef

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from .checkpoint import Checkpoint
+from .enums import Quant
 from .linear import QBLOCK, Parts, find_matrix
-from .program.records import Quant
 from .runtime import HostTable, Rows
 
 if TYPE_CHECKING:

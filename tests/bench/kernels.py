@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from oxinfer_web.program.records import BARRIER, Quant, State, encode, padded_rows, quantized_bytes
+from oxinfer_web.enums import Quant
+from oxinfer_web.program.records import BARRIER, State, encode, padded_rows, quantized_bytes
 
 from .browser import Browser, Tab
 

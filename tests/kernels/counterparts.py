@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from oxinfer_web.program.records import Act, Quant
+from oxinfer_web.enums import Act, Quant
 
 F32 = NDArray[np.float32]
 Array = NDArray[Any]

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from oxinfer_web.enums import KVType, Quant
 from oxinfer_web.native.kernels import WasmtimeKernels
 from oxinfer_web.program.records import (
     CacheDescriptor,
-    KVType,
-    Quant,
     State,
     attention_scratch_bytes,
     encode,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oxinfer_web.program.records import LAST, Bind, KVType, encode, quantized_bytes
+from oxinfer_web.enums import KVType
+from oxinfer_web.program.records import LAST, Bind, encode, quantized_bytes
 
 from . import counterparts as numpy_ops
 from .machine import F32, Cache, Machine

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from oxinfer_web.checkpoint import TensorRef
+from oxinfer_web.enums import Quant
 from oxinfer_web.errors import CheckpointError, HostError, KernelError
 from oxinfer_web.generate import finish as result_of
 from oxinfer_web.native.files import FolderFiles
 from oxinfer_web.native.kernels import WasmtimeKernels, find_kernels
-from oxinfer_web.program.records import BARRIER, Quant, encode, padded_rows
+from oxinfer_web.program.records import BARRIER, encode, padded_rows
 from oxinfer_web.runtime import HostTable, LoadItem, Segment
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oxinfer_web.program.records import BARRIER, LAST, Act, c_header, encode, quantized_bytes, topk_scratch_bytes
+from oxinfer_web.enums import Act
+from oxinfer_web.program.records import BARRIER, LAST, c_header, encode, quantized_bytes, topk_scratch_bytes
 
 from . import counterparts as numpy_ops
 from .machine import Machine

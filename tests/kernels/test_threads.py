@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oxinfer_web.enums import Quant
 from oxinfer_web.native.kernels import find_kernels
-from oxinfer_web.program.records import BARRIER, Quant, State, encode, quantized_bytes
+from oxinfer_web.program.records import BARRIER, State, encode, quantized_bytes
 
 from . import counterparts as numpy_ops
 from .machine import Machine

@@ -14,10 +14,10 @@ import pytest
 from oxinfer_web.checkpoint import DTYPE_BYTES, INDEX, Checkpoint
 from oxinfer_web.convert import Converted, convert
 from oxinfer_web.convert.tensors import wanted_tensors
+from oxinfer_web.enums import Quant
 from oxinfer_web.errors import CheckpointError, ConfigError, OxinferError
 from oxinfer_web.linear import find_matrix
 from oxinfer_web.models import config_from_folder, load_model
-from oxinfer_web.program.records import Quant
 from oxinfer_web.quant import from_bf16, quantize_q4, quantize_q8, read_parts, to_bf16
 from safetensors import safe_open
 from safetensors.numpy import save_file

@@ -17,12 +17,12 @@ from oxinfer_web.checkpoint import Checkpoint
 from oxinfer_web.config import FULL, TextConfig, common_fields
 from oxinfer_web.convert import convert
 from oxinfer_web.convert.tensors import Kind, tensors_of, wanted_tensors
+from oxinfer_web.enums import Quant
 from oxinfer_web.linear import Lin, load_lin
 from oxinfer_web.models import FAMILIES, Family, config_from_folder, load_model
 from oxinfer_web.models.base import embeddings, nesting
 from oxinfer_web.models.gguf import GgufFormat, Metadata, RopeFreqs, Shapes, common_config, one_size
 from oxinfer_web.ops import Norm, Ops, X, load_norm
-from oxinfer_web.program.records import Quant
 from oxinfer_web.table import TableRef
 from support import FIXTURES, TINY
 from test_convert import weights, write_model

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from oxinfer_web.checkpoint import Checkpoint
+from oxinfer_web.enums import KVType
 from oxinfer_web.linear import Lin
 from oxinfer_web.models import Model, config_from_folder, find_all, load_model
 from oxinfer_web.ops import Norm, Scalar
 from oxinfer_web.program.encode import records_of
 from oxinfer_web.program.planning import place, stages
 from oxinfer_web.program.recorder import Program, Recorder
-from oxinfer_web.program.records import LAST, RECORD_BYTES, RECORDS, Bind, KVType, c_header, encode
+from oxinfer_web.program.records import LAST, RECORD_BYTES, RECORDS, Bind, c_header, encode
 from oxinfer_web.program.symbols import Area, Buffer, LayerState, Number, Symbol, TablePart, Vector, Weight
 from oxinfer_web.table import TableRef
 from support import FIXTURES, TINY
@@ -159,4 +160,4 @@ def test_a_row_of_the_table_is_whole() -> None:
 
 def test_the_c_header_is_in_sync() -> None:
     header = Path(__file__).parents[2] / "wasm_kernels" / "records.h"
-    assert header.read_text() == c_header(), "run: python py/oxinfer_web/program/records.py > wasm_kernels/records.h"
+    assert header.read_text() == c_header(), "run: ./build.sh kernels"

@@ -8,9 +8,9 @@ from typing import Any, Protocol, TypeVar
 
 from ..checkpoint import Checkpoint
 from ..config import TextConfig
+from ..enums import Act
 from ..linear import Lin, load_lin
 from ..ops import Ops, X
-from ..program.records import Act
 from ..table import TableRef, find_table
 from .gguf import GgufFormat
 

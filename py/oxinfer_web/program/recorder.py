@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..config import RopeSpec, TextConfig
+from ..enums import Act, KVType, Quant
 from ..linear import Lin
 from ..ops import Norm, Scalar
 from ..table import TableRef
 from .planning import drop_unread, narrow, place
-from .records import Act, Bind, KVType, Quant, attention_scratch_bytes, topk_scratch_bytes
+from .records import Bind, attention_scratch_bytes, topk_scratch_bytes
 from .symbols import (
     Area,
     Buffer,

@@ -1,8 +1,8 @@
 """The program's op records: the one description of them that both the Python and the C side are made from.
 
 A program is an array of records. A record is `RECORD_WORDS` little-endian 32-bit words: the op code, the flags, then
-the op's operands in the order listed here, the rest zero. Running this file prints the C header
-`wasm_kernels/records.h`, one struct an op.
+the op's operands in the order listed here, the rest zero. `c_header` makes the C header
+`wasm_kernels/records.h` of it, one struct an op.
 
 Conventions, all sizes in elements unless named bytes:
 
@@ -23,6 +23,8 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
+from ..enums import Act, KVType, Quant
+
 RECORD_WORDS = 32
 RECORD_BYTES = RECORD_WORDS * 4
 PAGE = 128
@@ -34,28 +36,6 @@ MAX_TOP_K = 256
 
 BARRIER = 1
 LAST = 2
-
-
-class Quant(IntEnum):
-    """How a weight or a table is stored."""
-
-    BF16 = 0
-    Q8 = 1
-    Q4 = 2
-
-
-class Act(IntEnum):
-    """The activation of a gated MLP."""
-
-    GELU_TANH = 0
-    SILU = 1
-
-
-class KVType(IntEnum):
-    """How a KV cache is stored."""
-
-    F32 = 0
-    F16 = 1
 
 
 class Bind(IntEnum):
@@ -272,7 +252,7 @@ def encode(name: str, flags: int = 0, **operands: float) -> bytes:
 def c_header() -> str:
     """The C header of the records, from the same table."""
     out = [
-        "// Made by `python py/oxinfer_web/program/records.py`; do not edit.",
+        "// Made from py/oxinfer_web/program/records.py by the Makefile; do not edit.",
         "#pragma once",
         "#include <stdint.h>",
         "",
@@ -310,7 +290,3 @@ def _comment(text: str, width: int = 116) -> list[str]:
             line = "//"
         line += " " + word
     return [*lines, line]
-
-
-if __name__ == "__main__":
-    print(c_header(), end="")
