@@ -26,9 +26,12 @@ INLINE void quantize_block(XBlock *block, XSigns *signs, const float *x, int kin
   v128_t v[8], amax = splat(0.0f);
   UNROLL for (int i = 0; i < 8; i++) {
     v[i] = load(x + 4 * i);
-    amax = wasm_f32x4_pmax(amax, wasm_f32x4_abs(v[i]));
+    // Magnitudes order as the integers of the same bits, NaN above all: one NaN makes the block's scale NaN.
+    amax = wasm_i32x4_max(amax, wasm_f32x4_abs(v[i]));
   }
-  float top = max_lanes(amax);
+  amax = wasm_i32x4_max(amax, wasm_i32x4_shuffle(amax, amax, 2, 3, 0, 1));
+  amax = wasm_i32x4_max(amax, wasm_i32x4_shuffle(amax, amax, 1, 0, 3, 2));
+  float top = wasm_f32x4_extract_lane(amax, 0);
   v128_t inverse = splat(top > 1e-30f ? 127.0f / top : 0.0f);  // 127 / a smaller one may be infinite
   v128_t sum = wasm_i32x4_splat(0);
   UNROLL for (int i = 0; i < 8; i++) {

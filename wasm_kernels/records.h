@@ -7,6 +7,7 @@
 #define SPLIT 128u
 #define SPLIT_TOKENS 4u
 #define SKIP_ROW 4294967295u
+#define NO_ID 4294967295u
 #define MAX_TOP_K 256u
 #define MAX_THREADS 16u
 #define FLAG_BARRIER 1u
@@ -186,7 +187,8 @@ typedef struct {
   uint32_t dst;
 } TopkOp;
 
-// dst[t] = u32 ids[k], f32 values[k] in falling order, f32 max, f32 log(sum(exp(row))).
+// dst[t] = u32 ids[k], f32 values[k] in falling order, f32 max, f32 log(sum(exp(row))); NO_ID and NaN in all of
+// them where the row has a NaN or no finite largest.
 typedef struct {
   uint32_t code, flags;
   uint32_t logits;

@@ -19,7 +19,17 @@ from .checkpoint import Checkpoint
 from .config import TextConfig
 from .engine import Engine
 from .enums import KVType
-from .errors import CancelledError, CheckpointError, ConfigError, HostError, KernelError, OxinferError, SessionError
+from .errors import (
+    CancelledError,
+    CheckpointError,
+    ConfigError,
+    ContextError,
+    HostError,
+    KernelError,
+    NumericError,
+    OxinferError,
+    SessionError,
+)
 from .generate import Ended, Generation, SyncGeneration, generate, generate_sync
 from .models import config_from_folder
 from .opening import load, open
@@ -36,12 +46,14 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "ConfigError",
+    "ContextError",
     "Ended",
     "Engine",
     "Generation",
     "HostError",
     "KVType",
     "KernelError",
+    "NumericError",
     "OxinferError",
     "Sampler",
     "Session",

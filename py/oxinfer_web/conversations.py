@@ -12,7 +12,7 @@ from typing import Any
 
 from .engine import Engine
 from .enums import KVType
-from .errors import CancelledError, SessionError
+from .errors import CancelledError, ContextError, SessionError
 from .generate import generate
 from .opening import open as open_engine
 from .probe import Probe
@@ -89,7 +89,7 @@ class Conversations:
         """Continue a prompt in a conversation: how that ended, `Ended` of protocol.ts.
 
         The part of the prompt that the conversation so far begins with is not computed again. stopped: asked every few
-        milliseconds whether the answer is wanted no more. Raises SessionError for a prompt that is empty or too long.
+        milliseconds whether the answer is wanted no more. Raises ContextError for a prompt that is empty or too long.
         """
         session, prompt = self._session(number), json.loads(ids)
         options = json.loads(sampling)
@@ -129,13 +129,16 @@ class Conversations:
         return self._sessions[number]
 
     def _check_length(self, prompt: Sequence[int]) -> None:
-        """Raises SessionError, with what a page's reader can do there, unless the prompt and one token fit."""
+        """Raises ContextError, with what a page's reader can do there, unless the prompt and one token fit."""
+        context = self._engine.max_context
         if not prompt:
-            raise SessionError("the prompt is empty; write something for the model to go on from")
-        if len(prompt) > (context := self._engine.max_context):
-            raise SessionError(
+            raise ContextError("the prompt is empty; write something for the model to go on from", 0, context)
+        if len(prompt) > context:
+            raise ContextError(
                 f"the prompt has {len(prompt)} tokens, the model's context is {context}; shorten the prompt (whoever "
-                "writes the page can load the model with a larger maxContext)"
+                "writes the page can load the model with a larger maxContext)",
+                len(prompt),
+                context,
             )
 
 

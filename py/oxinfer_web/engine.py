@@ -11,20 +11,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from .enums import KVType
-from .errors import SessionError
+from .errors import NumericError
 from .kv import KVCache, KVMemory
 from .models import Model
 from .program.encode import Encoded, write
 from .program.recorder import Program, Recorder
-from .program.records import SKIP_ROW, State
+from .program.records import NO_ID, SKIP_ROW, State
 from .program.symbols import Area, Frequencies, LayerState, Symbol, TablePart
 from .runtime import Files, Kernels, OneToken, Progress, Rows
-from .session import Candidates, Floats, Want, floats
+from .session import TOP_K, Candidates, Floats, Want, floats
 from .table import Table
 from .weights import Weights
 
-TOP_K = 64
-"""Candidates that a step leaves for sampling."""
 HEAD_ROWS = 8
 """Hidden states that the LM head takes at a time, apart from the last token's."""
 CHUNK = 128
@@ -159,14 +157,15 @@ class Engine:
         return floats(self.kernels.read(self._last.output, 4 * self.config.vocab_size), (self.config.vocab_size,))
 
     def candidates(self, k: int) -> Candidates:
-        """See Backend. Raises SessionError for k over TOP_K."""
-        if not 1 <= k <= TOP_K:
-            raise SessionError(f"{k} candidates asked for; the kernels keep 1 to {TOP_K}")
+        """See Backend."""
         return self._candidates(self._top, k)
 
     def likeliest(self) -> int:
         """See Backend."""
-        return self.kernels.read_word(self._top)
+        token = self.kernels.read_word(self._top)
+        if token == NO_ID:
+            raise NumericError
+        return token
 
     def logits_of(self, hidden: Floats) -> Floats:
         """See Backend."""
@@ -318,6 +317,8 @@ class Engine:
     def _candidates(self, at: int, k: int) -> Candidates:
         data = self.kernels.read(at, _TOP_BYTES)
         ids = struct.unpack_from(f"<{k}I", data)
+        if ids[0] == NO_ID:
+            raise NumericError
         logits = struct.unpack_from(f"<{k}f", data, 4 * TOP_K)
         return Candidates(list(ids), list(logits), struct.unpack_from("<f", data, 8 * TOP_K + 4)[0])
 

@@ -22,7 +22,28 @@ class KernelError(OxinferError):
 
 
 class SessionError(OxinferError):
-    """A session was asked for something its state does not allow (too long a context, a bad position)."""
+    """A session was asked for something its state does not allow (a token that is none, a bad position)."""
+
+
+class ContextError(SessionError):
+    """A prompt that has no tokens, or more than there is room for. What can be done depends on where one is."""
+
+    def __init__(self, message: str, tokens: int = 0, limit: int = 0) -> None:
+        """tokens: positions the session would have had; limit: those it may have, `max_context`."""
+        super().__init__(message)
+        self.tokens, self.limit = tokens, limit
+
+
+class NumericError(OxinferError):
+    """The model's result is not a number: a weight is damaged, or activations grow beyond what floats hold."""
+
+    def __init__(
+        self,
+        message: str = "the model's result is not a number (NaN or infinity): its files, or those it was converted "
+        "from, are damaged; download or convert the model again",
+    ) -> None:
+        """The message says it all but where nothing else is known."""
+        super().__init__(message)
 
 
 class CancelledError(OxinferError):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from .errors import CancelledError
-from .sampling import Sampler
+from .sampling import Sampler, check_max_tokens
 from .session import Session
 
 T = TypeVar("T")
@@ -90,8 +90,10 @@ def generate(
     sampler: greedy by default; stop: token ids, by default the model's end-of-sequence ids; pause: awaited every now
     and then, so that an event loop gets its turn; it may raise CancelledError, as may the session's fetch, which
     ends the answer. The session ends with the prompt and all tokens that were given fed, but the last. The iteration
-    raises SessionError for a prompt that is empty or does not fit, and HostError.
+    raises ContextError for a prompt that is empty or does not fit, SessionError for one that has other ids than the
+    model's, HostError, and NumericError. Raises SessionError for a max_tokens that is no number of tokens.
     """
+    check_max_tokens(max_tokens)
     ends = set(session.backend.model.config.eos_token_ids if stop is None else stop)
     generation = Generation(session, prompt)
     generation.steps = _steps(generation, session, prompt, sampler or Sampler(), max_tokens, ends, pause)

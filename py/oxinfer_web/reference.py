@@ -16,6 +16,7 @@ import numpy as np
 from .checkpoint import TensorRef
 from .config import RopeSpec
 from .enums import Act
+from .errors import NumericError
 from .linear import Lin
 from .models import Model
 from .ops import Norm, Scalar
@@ -41,7 +42,9 @@ class Reference:
     def __init__(self, model: Model, folder: str | Path, max_context: int | None = None) -> None:
         """folder: where the model's checkpoint is."""
         self.model, self.config, self._folder = model, model.config, Path(folder)
-        self.max_context = max_context or model.config.max_position_embeddings
+        self.max_context = min(
+            max_context or model.config.max_position_embeddings, model.config.max_position_embeddings
+        )
         self.traced: dict[str, F32] = {}
         """What the model marked in the last step, by name."""
         self._weights: dict[str, F32] = {}
@@ -71,7 +74,8 @@ class Reference:
     def step(self, cache: NumpyCache, ids: Sequence[int], pos: int, want: Want, given: Mapping[int, F32]) -> None:
         """Run the tokens `ids` at positions pos, pos + 1, ... given: embeddings by index into ids."""
         self._cache, self._ids, self._pos, self._given = cache, list(ids), pos, given
-        self._hidden = self.model.decode(self)
+        with np.errstate(invalid="ignore", over="ignore"):  # what comes of it is looked at in the logits
+            self._hidden = self.model.decode(self)
         self.traced["hidden_last"] = self._hidden
         if want == Want.LOGITS:
             self._logits = self.logits_of(self._hidden[-1:])
@@ -92,7 +96,8 @@ class Reference:
 
     def logits_of(self, hidden: F32) -> F32:
         """Logits of hidden states [n, hidden]: [n, vocab]."""
-        return self.head(hidden, self.model.head, self.config.final_logit_softcapping)
+        with np.errstate(invalid="ignore", over="ignore"):
+            return self.head(hidden, self.model.head, self.config.final_logit_softcapping)
 
     def candidates(self, k: int) -> Candidates:
         """The k likeliest next tokens of the last step."""
@@ -100,7 +105,7 @@ class Reference:
 
     def likeliest(self) -> int:
         """See Backend."""
-        return int(self._logits[0].argmax())
+        return candidates_of(self._logits[0], 1).ids[0]
 
     def nll_of(self, hidden: F32, targets: Sequence[int]) -> list[float]:
         """See Backend."""
@@ -233,12 +238,14 @@ def activate(x: F32, act: Act) -> F32:
 
 
 def log_sum_exp(row: F32) -> float:
-    """log(sum(exp(row)))."""
+    """log(sum(exp(row))). Raises NumericError where the row has a NaN or no largest."""
     top = float(row.max())
+    if not math.isfinite(top):
+        raise NumericError
     return top + math.log(float(np.exp((row - top).astype(np.float64)).sum()))
 
 
 def candidates_of(row: F32, k: int) -> Candidates:
-    """The k largest of one row of logits, ties by lower index."""
+    """The k largest of one row of logits, ties by lower index. Raises NumericError as log_sum_exp does."""
     ids = np.argsort(-row, kind="stable")[:k]
     return Candidates(ids.tolist(), row[ids].tolist(), log_sum_exp(row))

@@ -11,10 +11,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from .errors import SessionError
-from .session import Candidates, Session
-
-MOST = 64
-"""The most candidates to choose among: what a step of the kernels leaves."""
+from .session import TOP_K, Candidates, Session
 
 
 @dataclass
@@ -23,7 +20,7 @@ class Sampler:
     that holds top_p of their probability and to those at least min_p times as likely as the first."""
 
     temperature: float = 0.0
-    top_k: int = MOST
+    top_k: int = TOP_K
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
@@ -33,8 +30,8 @@ class Sampler:
         """Raises SessionError for values that mean nothing."""
         if not (_is_number(self.temperature) and self.temperature >= 0):
             raise SessionError(f"temperature {self.temperature!r} must be 0 (greedy) or a positive number")
-        if not (_is_integer(self.top_k) and 1 <= self.top_k <= MOST):
-            raise SessionError(f"top_k {self.top_k!r} must be an integer, 1 to {MOST}")
+        if not (_is_integer(self.top_k) and 1 <= self.top_k <= TOP_K):
+            raise SessionError(f"top_k {self.top_k!r} must be an integer, 1 to {TOP_K}")
         if not (_is_number(self.top_p) and 0 < self.top_p <= 1):
             raise SessionError(f"top_p {self.top_p!r} must be a number above 0, at most 1")
         if not (_is_number(self.min_p) and 0 <= self.min_p <= 1):
@@ -56,7 +53,7 @@ class Sampler:
     ) -> Sampler:
         """A sampler with these settings, and for those that are None a model's own (`TextConfig.sampling`)."""
         if top_k is None:
-            top_k = min(int(defaults.get("top_k", MOST)), MOST)
+            top_k = min(int(defaults.get("top_k", TOP_K)), TOP_K)
 
         def choice(given: float | None, name: str, otherwise: float) -> float:
             return defaults.get(name, otherwise) if given is None else given
@@ -79,6 +76,12 @@ class Sampler:
             total += weights[keep]
             keep += 1
         return self._random.choices(c.ids[:keep], weights[:keep])[0]
+
+
+def check_max_tokens(value: int) -> None:
+    """Raise SessionError for a number of tokens that is none."""
+    if not (_is_integer(value) and value >= 0):
+        raise SessionError(f"max_tokens {value!r} must be an integer, 0 or more")
 
 
 def _is_number(value: object) -> bool:

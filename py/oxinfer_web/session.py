@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from .errors import SessionError
+from .errors import ContextError, SessionError
 from .models import Model
+from .tokens import token_ids
 
 Floats = Any
 """f32 numbers: a numpy array where numpy is there, else a memoryview of format "f" (as in a page)."""
 Cache = Any
 """A backend's own KV caches."""
+TOP_K = 64
+"""The most candidates that a step leaves to choose among."""
 
 
 class Want(Enum):
@@ -80,7 +83,8 @@ class Backend(Protocol):
         """Logits [vocab] of the last step, which wanted LOGITS."""
 
     def likeliest(self) -> int:
-        """The likeliest next token after the last step: the first candidate, without the others."""
+        """The likeliest next token after the last step: the first candidate, without the others. Raises NumericError
+        where the logits have a NaN or no largest, as `candidates` and `nll_of` do."""
 
     def logits_of(self, hidden: Floats) -> Floats:
         """Logits [n, vocab] of hidden states [n, hidden]."""
@@ -127,8 +131,12 @@ class Session:
         return self._done
 
     async def fetch(self, ids: Sequence[int]) -> None:
-        """Bring the table rows that `forward(ids)` will need. Raises HostError if the host does not give them."""
+        """Bring the table rows that `forward(ids)` will need.
+
+        Raises HostError if the host does not give them, and SessionError for ids outside the vocabulary.
+        """
         start = time.perf_counter()
+        ids = token_ids(ids, self.backend.model.config.vocab_size)
         missing = self.tokens[self._done :]
         await self.backend.fetch([*missing, *ids] if missing else ids)
         self.prof["fetch"] += time.perf_counter() - start
@@ -137,8 +145,8 @@ class Session:
         """Feed tokens. given: embeddings f32 [hidden], already scaled, by index into ids; they take the place of those
         tokens' embeddings, and their per-layer lookup uses the pad token.
 
-        Raises SessionError for no tokens, ids outside the vocabulary or more than `max_context` positions, and
-        HostError for rows that have not been fetched. After an error the session is as it was before.
+        Raises ContextError for no tokens or more than `max_context` positions, SessionError for ids outside the
+        vocabulary, and HostError for rows that have not been fetched. After an error the session is as it was before.
         """
         self._feed(ids, given, Want.LOGITS)
 
@@ -154,7 +162,7 @@ class Session:
         """
         position = len(self.tokens)
         backend = self.backend
-        if self._done != position or self._cache is None or position >= backend.max_context:
+        if self._done != position or self._cache is None or position >= backend.max_context or type(token) is not int:
             return False
         if not 0 <= token < backend.model.config.vocab_size or not backend.advance(self._cache, token, position):
             return False
@@ -174,15 +182,22 @@ class Session:
         return self.backend.logits() if hidden is None else self.backend.logits_of(hidden)
 
     def candidates(self, k: int) -> Candidates:
-        """The k likeliest next tokens after `forward`; k at most 64."""
+        """The k likeliest next tokens after `forward`; k at most 64. Raises SessionError for another k, NumericError
+        where the logits have a NaN or no largest."""
+        if type(k) is not int or not 1 <= k <= TOP_K:
+            raise SessionError(f"{k!r} candidates asked for; there are 1 to {TOP_K}")
         return self.backend.candidates(k)
 
     def likeliest(self) -> int:
-        """The likeliest next token after `forward`; of equals the lowest."""
+        """The likeliest next token after `forward`; of equals the lowest. Raises NumericError as `candidates` does."""
         return self.backend.likeliest()
 
     def nll(self, ids: Sequence[int]) -> list[float]:
-        """Feed ids and return -log p, in nats, of each but the first given those before it: len(ids) - 1 numbers."""
+        """Feed ids and return -log p, in nats, of each but the first given those before it: len(ids) - 1 numbers.
+
+        Raises what `forward` does, and NumericError where the logits have a NaN or no largest.
+        """
+        ids = self.check(ids)
         out: list[float] = []
         for at in range(0, len(ids), step := min(self.backend.chunk, 64)):
             part = ids[at : at + step]
@@ -192,16 +207,19 @@ class Session:
         return out
 
     def embed_scaled(self, token: int) -> Floats:
-        """The scaled input embedding of a token, f32 [hidden]: what a drafter is fed. Its row has to be fetched."""
-        return self.backend.embed_scaled(token)
+        """The scaled input embedding of a token, f32 [hidden]: what a drafter is fed. Its row has to be fetched.
+
+        Raises SessionError for an id outside the vocabulary.
+        """
+        return self.backend.embed_scaled(*token_ids([token], self.backend.model.config.vocab_size))
 
     def truncate(self, position: int) -> None:
         """Go back to `position` tokens. Raises SessionError if there are not that many.
 
         What a sliding layer's ring has overwritten meanwhile is computed again at the next `forward`.
         """
-        if not 0 <= position <= len(self.tokens):
-            raise SessionError(f"cannot truncate to {position}: the session has {len(self.tokens)} tokens")
+        if type(position) is not int or not 0 <= position <= len(self.tokens):
+            raise SessionError(f"cannot truncate to {position!r}: the session has {len(self.tokens)} tokens")
         del self.tokens[position:]
         self._given = {at: x for at, x in self._given.items() if at < position}
         if position < self._done:
@@ -231,7 +249,7 @@ class Session:
         self, ids: Sequence[int], given: Mapping[int, Floats] | None, want: Want, rows: list[bytes] | None = None
     ) -> None:
         start = time.perf_counter()
-        self.check(ids, given)
+        ids = self.check(ids, given)
         again = self.tokens[self._done :]
         feed = [*again, *ids] if again else ids
         embeddings = {at - self._done: x for at, x in self._given.items() if at >= self._done} if self._given else {}
@@ -248,7 +266,7 @@ class Session:
         pad = self.backend.model.config.pad_token_id
         if given:
             self._given |= {len(self.tokens) + i: x for i, x in given.items()}
-        self.tokens += [pad if given and i in given else int(t) for i, t in enumerate(ids)] if given else ids
+        self.tokens += [pad if i in given else t for i, t in enumerate(ids)] if given else ids
         self.prof["steps"] += 1
         self.prof["tokens"] += len(feed)
         self.prof["forward"] += time.perf_counter() - start
@@ -273,24 +291,27 @@ class Session:
                 width = len(hidden) // len(part)
                 rows.append(bytes(hidden[max(0, skip - at) * width :]))
 
-    def check(self, ids: Sequence[int], given: Mapping[int, Floats] | None = None) -> None:
-        """Raise the SessionError with which `forward` would refuse these arguments, if it would."""
-        config = self.backend.model.config
+    def check(self, ids: Sequence[int], given: Mapping[int, Floats] | None = None) -> list[int]:
+        """The ids as plain integers; raises the SessionError, of which ContextError is one, with which `forward` would
+        refuse these arguments."""
+        config, limit = self.backend.model.config, self.backend.max_context
+        tokens = len(self.tokens) + len(ids)
         if not len(ids):
-            raise SessionError("no tokens to feed: give at least one")
-        if min(ids) < 0 or max(ids) >= config.vocab_size:
-            bad = next(t for t in ids if not 0 <= t < config.vocab_size)
-            raise SessionError(f"token {bad} is outside the vocabulary of {config.vocab_size}; is this its tokenizer?")
-        if len(self.tokens) + len(ids) > self.backend.max_context:
-            raise SessionError(
-                f"{len(self.tokens) + len(ids)} positions are more than the context of {self.backend.max_context}; "
-                "truncate the session or load the model with a larger max_context"
+            raise ContextError("there are no tokens to feed: give at least one", 0, limit)
+        if tokens > limit:
+            raise ContextError(
+                f"{tokens} tokens are more than the context of {limit}; truncate the session, or load the model with "
+                f"a larger max_context (it takes up to {config.max_position_embeddings})",
+                tokens,
+                limit,
             )
+        ids = token_ids(ids, config.vocab_size)
         for i, x in (given or {}).items():
             if not 0 <= i < len(ids) or len(x) != config.hidden_size:
                 raise SessionError(
                     f"the embedding given at {i} must lie in 0..{len(ids) - 1}, {config.hidden_size} wide"
                 )
+        return ids
 
 
 def floats(data: bytes, shape: tuple[int, ...]) -> Floats:

@@ -170,3 +170,17 @@ def test_embed(machine: Machine, quant: Quant, ids: list[int], blocks: int, seed
     table = numpy_ops.dequantize(quant, values, scales) * np.float32(2.5)
     expected = [before[t] if id_ == 0xFFFFFFFF else table[id_] for t, id_ in enumerate(ids)]
     np.testing.assert_allclose(machine.get(dst, before.shape), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("quant", [Quant.Q8, Quant.Q4])
+@pytest.mark.parametrize("at", [0, 37, 63])
+def test_a_nan_is_not_lost(machine: Machine, quant: Quant, at: int) -> None:
+    """One NaN makes its block's scale NaN, and so every result of its token; other tokens are as ever."""
+    rng = np.random.default_rng(at)
+    x = rng.normal(size=(6, 64)).astype(np.float32)
+    weight = (quant, *numpy_ops.random_weight(rng, quant, 40, 64))
+    [clean] = linear(machine, x, [weight])
+    x[4, at] = np.nan
+    [got] = linear(machine, x, [weight])
+    assert np.all(np.isnan(got[4]))
+    np.testing.assert_array_equal(np.delete(got, 4, 0), np.delete(clean, 4, 0))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oxinfer_web.enums import Act
-from oxinfer_web.program.records import BARRIER, LAST, c_header, encode, quantized_bytes, topk_scratch_bytes
+from oxinfer_web.program.records import BARRIER, LAST, NO_ID, c_header, encode, quantized_bytes, topk_scratch_bytes
 
 from . import counterparts as numpy_ops
 from .machine import Machine
@@ -164,3 +164,22 @@ def test_topk(machine: Machine, tokens: int, n: int, k: int, kind: str, last: bo
     assert np.array_equal(out[:, 2 * k], x.max(axis=1))
     exact = x.max(axis=1) + np.log(np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True)).sum(axis=1))
     np.testing.assert_allclose(out[:, 2 * k + 1], exact, atol=2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 9, 3000])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_topk_of_a_row_without_a_largest(machine: Machine, bad: float, n: int) -> None:
+    """Every candidate of it is none; other rows are as ever. Of -inf, one alone is nothing special."""
+    rng = np.random.default_rng(n)
+    x = rng.normal(size=(3, n)).astype(np.float32)
+    x[1, rng.integers(n)] = bad
+    x[2] = np.nan if np.isnan(bad) else bad
+    k = min(n, 4)
+    dst = machine.room(3 * (2 * k + 2) * 4)
+    operands = {"logits": machine.put(x), "n": n, "k": k, "scratch": machine.room(topk_scratch_bytes(k, 3)), "dst": dst}
+    machine.play(encode("TOPK", BARRIER, **operands), encode("TOPK_MERGE", BARRIER, **operands), tokens=3)
+    out = machine.get(dst, (3, 2 * k + 2))
+    spoiled = [False, bad != -np.inf or n == 1, True]
+    for row, none in zip(out, spoiled, strict=True):
+        assert np.all((row[:k].view(np.uint32) == NO_ID) == none)
+        assert np.all(np.isnan(row[k:]) == none)

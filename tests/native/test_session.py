@@ -173,8 +173,8 @@ def test_candidates_are_the_largest_logits(engines: dict) -> None:
     ("feed", "says"),
     [
         ([], "no tokens"),
-        ([512], "token 512 is outside"),
-        ([-1], "token -1 is outside"),
+        ([512], "token 512 is none"),
+        ([-1], "token -1 is none"),
         ([3] * 3000, "more than the context"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import ContextError
 from ..models import config_from_folder
 from ..sampling import Sampler
 from .console import errors, show_size, write_piece
@@ -35,6 +36,12 @@ def generate(
         float | None, typer.Option(help="and those this many times as likely as the first", show_default=_OWN + "0")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="makes sampling repeatable")] = None,
+    max_context: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="tokens of prompt and answer to make room for at most", show_default="as many as are needed"
+        ),
+    ] = None,
     chat: Annotated[
         bool | None,
         typer.Option("--chat/--raw", help="as a chat message or as it is  [default: --chat if the model can]"),
@@ -58,11 +65,13 @@ def generate(
         ids = text.encode_chat([{"role": "user", "content": prompt}], control_tokens=control_tokens)
     else:
         ids = text.encode(prompt, control_tokens=control_tokens)
-    own = config_from_folder(folder).sampling
+    config = config_from_folder(folder)
+    own = config.sampling
     sampler = Sampler.of(own, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     max_tokens = max_tokens or int(own.get("max_new_tokens", 128))
+    _check_room(len(ids), max_context, config.max_position_embeddings)
     start = time.perf_counter()
-    session = open_session(folder, kernel, len(ids) + max_tokens)
+    session = open_session(folder, kernel, min(len(ids) + max_tokens, max_context or config.max_position_embeddings))
     clock = _Clock(start)
     tokens = clock.count(generate_sync(session, ids, sampler, max_tokens=max_tokens))
     try:
@@ -78,6 +87,18 @@ def generate(
         memory = getattr(session.backend, "memory", None)
         if memory is not None:
             errors.print("memory " + ", ".join(f"{name} {show_size(n)}" for name, n in memory().items()))
+
+
+def _check_room(tokens: int, max_context: int | None, most: int) -> None:
+    """Raise ContextError, with what can be done here, unless a prompt of this many tokens has a place."""
+    limit = min(max_context or most, most)
+    if not tokens:
+        raise ContextError("the prompt is empty; give some text for the model to go on from", 0, limit)
+    if tokens > limit:
+        here = f"the model's context of {most}; shorten it"
+        if limit < most:
+            here = f"--max-context {limit}; raise that, up to the model's {most}, or shorten the prompt"
+        raise ContextError(f"the prompt has {tokens} tokens, more than {here}", tokens, limit)
 
 
 class _Clock:

@@ -10,9 +10,14 @@ from typing import Annotated
 
 import typer
 
-from ..errors import OxinferError
+from ..errors import ContextError, NumericError, OxinferError, SessionError
+from ..models import config_from_folder
+from ..tokens import token_ids
 from .console import output
 from .models import Kernel, open_session
+
+_MOST = 700.0
+"""Nats whose exponential is still a float."""
 
 
 def perplexity(
@@ -32,6 +37,8 @@ def perplexity(
     losses = session.nll(tokens)
     seconds = time.perf_counter() - start
     nll = math.fsum(losses) / len(losses)
+    if nll > _MOST:
+        raise NumericError(f"a mean of {nll:.4g} nats a token is beyond any text; are these the tokens of this model?")
     if as_json:
         numbers = {"nll": nll, "perplexity": math.exp(nll), "tokens": len(losses), "seconds": seconds}
         line = json.dumps({**numbers, "kernel": kernel.value})
@@ -44,6 +51,7 @@ def _tokens(folder: Path, text: Path | None, ids: Path | None, control_tokens: b
     """The tokens to predict, at least two. Raises OxinferError for neither or both files, or one it cannot read."""
     if (text is None) == (ids is None):
         raise OxinferError("give the text to measure: either --text FILE or --ids FILE")
+    config = config_from_folder(folder)
     try:
         if text is not None:
             from ..text import Text
@@ -52,9 +60,16 @@ def _tokens(folder: Path, text: Path | None, ids: Path | None, control_tokens: b
         else:
             assert ids is not None
             data = json.loads(ids.read_bytes())
-            tokens = [int(i) for i in (data["input_ids"] if isinstance(data, dict) else data)]
-    except (OSError, ValueError, TypeError, KeyError) as e:
+            tokens = token_ids(data["input_ids"] if isinstance(data, dict) else data, config.vocab_size)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, SessionError) as e:
         raise OxinferError(f"{text or ids}: cannot be read ({e})") from None
+    most = config.max_position_embeddings
     if len(tokens) < 2:
-        raise OxinferError(f"{text or ids}: {len(tokens)} tokens; at least 2 are needed")
+        raise ContextError(f"{text or ids}: {len(tokens)} tokens; at least 2 are needed", len(tokens), most)
+    if len(tokens) > most:
+        raise ContextError(
+            f"{text or ids}: {len(tokens)} tokens, more than the model's context of {most}; give a shorter text",
+            len(tokens),
+            most,
+        )
     return tokens

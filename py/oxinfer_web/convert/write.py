@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
 from ..checkpoint import INDEX
+from ..errors import CheckpointError
 from ..quant import Array, quantize_q4, quantize_q8, to_bf16
 from ..runtime import Progress
 from .jsonfile import dump_json
@@ -107,6 +110,10 @@ class Quantizer:
 
     def _quantize(self, rows: RowRange, first: int, last: int) -> tuple[Array, ...]:
         w = self._original.read(rows.store.original, first, last)
+        if not np.isfinite(w).all():
+            raise CheckpointError(
+                f"{rows.store.original}: has numbers that are NaN or infinite; the model is damaged, download it again"
+            )
         if rows.store.quant == "q8":
             return quantize_q8(w)
         if rows.store.quant == "q4":

@@ -31,6 +31,8 @@ PAGE = 128
 """Positions in one page of a KV cache."""
 SKIP_ROW = 0xFFFFFFFF
 """In EMBED's ids: leave this row of dst as it is (the caller has written an embedding there)."""
+NO_ID = 0xFFFFFFFF
+"""The id of a candidate that is none: every one of a row with a NaN, or with no largest finite logit."""
 MAX_TOP_K = 256
 """The most candidates that TOPK gives."""
 
@@ -173,7 +175,8 @@ RECORDS = _records(
         "head",
         "kernel",
         "logits:in n k scratch dst",
-        "dst[t] = u32 ids[k], f32 values[k] in falling order, f32 max, f32 log(sum(exp(row))).",
+        "dst[t] = u32 ids[k], f32 values[k] in falling order, f32 max, f32 log(sum(exp(row))); NO_ID and NaN in all of "
+        "them where the row has a NaN or no finite largest.",
     ),
     (
         "REPACK",
@@ -264,6 +267,7 @@ def c_header() -> str:
                 "SPLIT": SPLIT,
                 "SPLIT_TOKENS": SPLIT_TOKENS,
                 "SKIP_ROW": SKIP_ROW,
+                "NO_ID": NO_ID,
                 "MAX_TOP_K": MAX_TOP_K,
                 "MAX_THREADS": MAX_THREADS,
                 "FLAG_BARRIER": BARRIER,

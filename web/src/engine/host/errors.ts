@@ -3,8 +3,10 @@ const NAMES = [
   'CancelledError',
   'CheckpointError',
   'ConfigError',
+  'ContextError',
   'HostError',
   'KernelError',
+  'NumericError',
   'OxinferError',
   'SessionError',
 ] as const;

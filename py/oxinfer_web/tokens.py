@@ -1,0 +1,25 @@
+"""What a token id is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import index
+
+from .errors import SessionError
+
+
+def token_ids(ids: Iterable[int], vocab_size: int) -> list[int]:
+    """Token ids as plain integers; numpy's are taken too. Raises SessionError for what is no id of this vocabulary."""
+    out = []
+    for token in ids:
+        try:
+            number = -1 if isinstance(token, bool) else index(token)
+        except TypeError:
+            number = -1
+        if not 0 <= number < vocab_size:
+            raise SessionError(
+                f"token {token!r} is none of this model's, which are the integers 0 to {vocab_size - 1}; "
+                "is this its tokenizer?"
+            )
+        out.append(number)
+    return out
