@@ -3,7 +3,7 @@
 #
 #   serve     (default) build everything, the demo models included, and serve the site on 127.0.0.1:8000
 #   test      every check and test, in the browser too; with options and files of pytest, those tests alone
-#   check     every check: formats, types, lint, imports
+#   check     every check: formats, types, lint
 #   format    format Python, TypeScript and C
 #   kernels   compile the WASM kernels into build/kernels
 #   wheel     build the Python wheel into build/wheel
@@ -98,7 +98,6 @@ run_checks() {
   check .venv/bin/ruff check .
   check .venv/bin/ruff format --check .
   check .venv/bin/mypy
-  check .venv/bin/lint-imports --no-logo --no-cache
   check clang-format-19 --dry-run -Werror wasm_kernels/*.[ch]
   (
     cd web

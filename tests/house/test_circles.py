@@ -1,9 +1,10 @@
-"""No two modules import each other, not even by way of others. Python's are held to it by import-linter."""
+"""No two modules import each other, not even by way of others, and imports go the way that pyproject.toml says."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -14,6 +15,13 @@ from .sources import ROOT
 KERNELS = ROOT / "wasm_kernels"
 OBJECTS = ROOT / "build" / "obj" / "relaxed-shared"
 Graph = dict[str, set[str]]
+
+
+def test_imports_of_python() -> None:
+    """The contracts in pyproject.toml; a new module has to be given its place there."""
+    lint = [str(Path(sys.executable).with_name("lint-imports")), "--no-logo", "--no-cache"]
+    done = subprocess.run(lint, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_includes_of_c() -> None:
