@@ -49,11 +49,11 @@ def symbols_of(obj: Path) -> tuple[set[str], set[str]]:
 
 
 def test_imports_of_typescript() -> None:
-    """Imports of types too, which eslint's rule leaves out."""
+    """Imports of types and addresses of workers too, which eslint's rule leaves out."""
     src = ROOT / "web" / "src"
     graph: Graph = {}
     for file in src.rglob("*.ts"):
-        named = re.findall(r"(?:from|import)\s*\(?\s*'(\.[^']*)'", file.read_text())
+        named = re.findall(r"(?:from|import|URL)\s*\(?\s*'(\.[^']*)'", file.read_text())
         modules = [resolved(file.parent / name) for name in named if not name.endswith(".json")]
         graph[str(file.relative_to(src))] = {str(module.relative_to(src)) for module in modules}
     check(graph, "app/main.ts")
