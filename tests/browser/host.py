@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mimetypes
 import re
 import threading
@@ -18,7 +19,8 @@ class Host:
     """`mounts` maps the first part of a path to a folder ("" is the root's).
 
     Faults name files by their last part: `whole` answers ranges with the whole file, `missing` with 404, `drop` breaks
-    off the first answers of a file half way, `busy` refuses the first ones with 503, `instead` gives other bytes.
+    off the first answers of a file half way, `busy` refuses the first ones with 503, `instead` gives other bytes, and
+    answers of `stalled` files do not come before `move` is called.
     """
 
     mounts: dict[str, Path]
@@ -28,6 +30,10 @@ class Host:
     drop: dict[str, int] = field(default_factory=dict)
     busy: dict[str, int] = field(default_factory=dict)
     instead: dict[str, bytes] = field(default_factory=dict)
+    stalled: set[str] = field(default_factory=set)
+    moving: threading.Event = field(default_factory=threading.Event)
+    waiting: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    """Released whenever a request stalls."""
     ranges: list[tuple[str, int, int]] = field(default_factory=list)
     """(path, offset, bytes) of every range that was asked for."""
     url: str = ""
@@ -48,7 +54,19 @@ class Host:
         file = self.mounts[first] / rest if first in self.mounts else self.mounts[""] / path
         return file if file.is_file() and file.name not in self.missing else None
 
+    def stall(self, *files: str) -> None:
+        """Let answers of these files wait from now on."""
+        self.moving.clear()
+        self.waiting = threading.Semaphore(0)
+        self.stalled |= set(files)
+
+    def move(self) -> None:
+        """Let everything that waits go on."""
+        self.stalled.clear()
+        self.moving.set()
+
     def reset(self) -> None:
+        self.move()
         for faults in (self.whole, self.missing, self.drop, self.busy, self.instead, self.ranges):
             faults.clear()
 
@@ -66,6 +84,9 @@ class _Handler(BaseHTTPRequestHandler):
         if file is None:
             self._answer(404, b"not found", "text/plain")
             return
+        if file.name in self.owner.stalled:
+            self.owner.waiting.release()
+            self.owner.moving.wait()
         if self.owner.busy.get(file.name, 0):
             self.owner.busy[file.name] -= 1
             self._answer(503, b"busy", "text/plain")
@@ -102,4 +123,5 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body[:cut])
+        with contextlib.suppress(ConnectionError):  # whoever asked may have gone
+            self.wfile.write(body[:cut])

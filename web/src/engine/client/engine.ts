@@ -1,8 +1,7 @@
 /** The engine worker: Pyodide, the kernels' first thread, and the model's files meet here. */
 import * as Comlink from 'comlink';
-import { fromPython, messageOf, openHost, OxinferError, type Host } from '../host';
+import { fromPython, hold, messageOf, openHost, OxinferError, type Host } from '../host';
 import { siteAssets } from './assets';
-import { hold } from './hold';
 import type { Ended, EngineApi, GenerationMessage, KVPrecision, ModelInfo, Stats } from './protocol';
 import { startPython } from './python';
 
@@ -81,10 +80,10 @@ function throttled(report: (done: number, total: number) => void): (done: number
 const api: EngineApi = {
   hold,
 
-  async load({ url, site, kernel, threads, maxContext, kv }, onProgress, onFailed) {
+  async load({ url, site, lock, kernel, threads, maxContext, kv }, onProgress, onFailed) {
     const [python, host] = await Promise.all([
       startPython(`${site}pyodide/`),
-      openHost(url, siteAssets(site), { kernel, threads, onProgress: throttled(onProgress) }),
+      openHost(url, siteAssets(site, lock), { kernel, threads, onProgress: throttled(onProgress) }),
     ]);
     const module = python.pyimport('oxinfer_web.conversations') as {
       load(host: Host, maxContext: number | undefined, kv: KVPrecision): Promise<Conversations>;

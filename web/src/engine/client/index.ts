@@ -8,6 +8,7 @@
 import * as Comlink from 'comlink';
 import { version } from '../../../package.json';
 import type { Build } from '../host';
+import { threadLock } from './assets';
 import { Life, type State } from './life';
 import type { ChatMessage, EngineApi, KVPrecision, ModelInfo, Stats, TokenizerApi } from './protocol';
 import { encode, Session, type GenerateOptions, type Generation, type Parts, type Prompt } from './session';
@@ -79,10 +80,11 @@ export class Oxinfer {
     try {
       const loading = (): Promise<[ModelInfo, unknown]> =>
         Promise.all([
-          engine.load({ url: folder, site, kernel, threads, maxContext, kv }, progress, failed),
+          engine.load({ url: folder, site, lock: life.lock, kernel, threads, maxContext, kv }, progress, failed),
           tokenizer?.load(folder),
         ]);
       const [info] = await life.during(loading, signal);
+      for (let tid = 1; tid < info.threads; tid++) life.watch(threadLock(life.lock, tid), 'kernel thread');
       life.ready();
       return new Oxinfer({ life, engine, tokenizer }, info);
     } catch (e) {

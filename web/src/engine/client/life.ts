@@ -14,6 +14,8 @@ export type State = 'loading' | 'ready' | 'answering' | 'closed' | 'failed';
 const START_MS = 60_000;
 
 export class Life {
+  /** What the names of the model's locks begin with. */
+  readonly lock = `oxinfer-web/${performance.timeOrigin}/${Math.random()}`;
   private phase: Exclude<State, 'answering'> = 'loading';
   private answers = 0;
   private cause = '';
@@ -38,23 +40,29 @@ export class Life {
       this.fail(`the ${what} broke (${e.message || 'its script did not load'}); load the model again`);
     };
     const remote = Comlink.wrap<T>(worker);
-    void this.watch(remote, what);
+    void this.start(remote, what);
     return remote;
   }
 
-  private async watch(remote: Comlink.Remote<WorkerApi>, what: string): Promise<void> {
-    const name = `oxinfer-web/${performance.timeOrigin}/${Math.random()}`;
+  private async start(remote: Comlink.Remote<WorkerApi>, what: string): Promise<void> {
     const slow = setTimeout(() => {
       this.fail(`the ${what} did not start; check the connection and load the model again`);
     }, START_MS);
+    const lock = `${this.lock}/${what}`;
+    await remote.hold(lock);
+    clearTimeout(slow);
+    this.watch(lock, what);
+  }
+
+  /** The model fails when the worker that holds a lock is gone. what: how messages name it. */
+  watch(lock: string, what: string): void {
     const gone = (): void => {
       this.fail(
         `the ${what} is gone, as happens when the device has no memory left; load the model again, or a smaller one`,
       );
     };
-    await remote.hold(name);
-    clearTimeout(slow);
-    if ('locks' in navigator) await navigator.locks.request(name, gone);
+    // A page that leaves gets no lock any more.
+    if ('locks' in navigator) navigator.locks.request(lock, gone).catch(() => undefined);
   }
 
   /** Loading is done. */

@@ -9,6 +9,8 @@ export interface EngineOptions {
   url: string;
   /** Where the site's pyodide/ and kernels/ are, ending in a slash. */
   site: string;
+  /** What the names of the model's locks begin with. */
+  lock: string;
   kernel?: Build;
   threads?: number;
   /** Positions that a conversation may have; by default as many as the model was made for, within limits. */

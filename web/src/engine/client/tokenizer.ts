@@ -3,8 +3,7 @@ import { Template } from '@huggingface/jinja';
 import { Tokenizer } from '@huggingface/tokenizers';
 import * as Comlink from 'comlink';
 import { StreamDecoder } from './decoder';
-import { hostError, messageOf, OxinferError, Source } from '../host';
-import { hold } from './hold';
+import { hold, hostError, messageOf, OxinferError, Source } from '../host';
 import type { TokenizerApi } from './protocol';
 
 /** What is read of tokenizer_config.json; a special token is its text or an object with it. */

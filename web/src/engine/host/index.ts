@@ -12,6 +12,7 @@ import { startKernels, type Assets } from './start';
 import { ShardStore } from './store';
 
 export { fromPython, hostError, messageOf, OxinferError, revived, type ErrorName } from './errors';
+export { hold } from './hold';
 export type { Host } from './host';
 export type { Build } from './kernels';
 export type { HostStats } from './rows';

@@ -14,8 +14,8 @@ const THREAD_START_MS = 60_000;
 export interface Assets {
   /** The bytes of a kernel build, such as "relaxed-shared.wasm". Rejects if they cannot be had. */
   wasm(file: string): Promise<BufferSource>;
-  /** A new worker that runs thread.ts. */
-  thread(): Worker;
+  /** A new worker that runs thread.ts. tid: 1, 2, ... */
+  thread(tid: number): Worker;
 }
 
 /** The build that this browser runs, or the one asked for. Throws KernelError. */
@@ -64,7 +64,7 @@ async function startThreads(
   memory: WebAssembly.Memory,
   n: number,
 ): Promise<number> {
-  const workers = Array.from({ length: n - 1 }, () => assets.thread());
+  const workers = Array.from({ length: n - 1 }, (_, i) => assets.thread(i + 1));
   try {
     await Promise.all(workers.map((worker, i) => ready(worker, { module, memory, tid: i + 1 })));
     return n;

@@ -1,4 +1,4 @@
-/** The workers' side of `life.ts`. */
+/** A worker's sign of life: a lock that others get when it is gone. */
 
 /** Take the Web Lock of that name until this worker is gone. Resolves when it is held, at once where there are none. */
 export function hold(lock: string): Promise<void> {
