@@ -97,7 +97,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "unknown quantization": (edit_header(b'"oxinfer_quant":"q8"', b'"oxinfer_quant":"q3"'), r"q3"),
     "index missing": (lose_index, rf"{re.escape(SINGLE)}: not found .*{re.escape(INDEX)} is not there either"),
     "index broken": (break_index, rf"{re.escape(INDEX)}: not a safetensors index"),
-    "config missing": (lose_config, r"config.json: not found \(404\)"),
+    "config missing": (lose_config, r"config.json: not in .*made/bad/; is this a model's folder"),
     "tensor elsewhere": (lose_tensor, r"model-\S+: \S+ says tensor model.norm.weight is here, but it is not"),
 }
 
