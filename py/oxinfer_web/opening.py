@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,16 @@ def load(
 ) -> Engine:
     """Load a model from a local folder onto the WASM kernels, run by wasmtime (CPython; `oxinfer-web[native]`).
 
-    kernel: "relaxed" or "simd" (deterministic by specification); the rest as for `open`. Raises CheckpointError,
-    ConfigError or KernelError.
+    kernel: "relaxed" or "simd" (deterministic by specification); threads: for testing alone: CPython has one real
+    thread, which plays the parts of several in turn, with the same results and three to six times slower (a UserWarning
+    says so); the rest as for `open`. Raises CheckpointError, ConfigError or KernelError.
     """
+    if threads > 1:
+        warnings.warn(
+            f"threads={threads} makes nothing faster in CPython: one thread plays all parts in turn, which takes "
+            "several times as long; leave it at 1 unless you test the kernels",
+            stacklevel=2,
+        )
     kernels, files = _in_cpython(folder, kernel, threads)
     return finish(_load(kernels, files, max_context, chunk, kv, resident_tables, progress))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -222,3 +223,13 @@ def test_advance_is_forward_for_one_token(case: str, engines: dict) -> None:
     assert not a.advance(512) and not a.advance(-1) and a.position == 14
     a.truncate(12)
     assert a.advance(7) and a.position == 13
+
+
+def test_threads_that_are_played_are_said_to_be(fixtures: Path) -> None:
+    with pytest.warns(UserWarning, match="threads=2 makes nothing faster in CPython"):
+        slow = ox.load(fixtures / "llama", threads=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain = ox.load(fixtures / "llama")
+    one, other = (list(ox.generate_sync(ox.Session(engine), ids(5), max_tokens=3)) for engine in (slow, plain))
+    assert one == other
