@@ -47,6 +47,9 @@ function loaded(): Model {
   return model;
 }
 
+/** What a Python traceback, or any other error, comes to. */
+const lastLine = (e: unknown): string => messageOf(e).trimEnd().split('\n').at(-1) ?? '';
+
 /** Run `call` when the requests before it are done. */
 function inTurn<T>(call: (model: Model) => Promise<T>): Promise<T> {
   const result = turn.then(async () => {
@@ -57,7 +60,7 @@ function inTurn<T>(call: (model: Model) => Promise<T>): Promise<T> {
       const error = fromPython(e);
       // What nobody raised on purpose leaves Python, or the kernels, in a state that nobody knows.
       if (!(error instanceof OxinferError))
-        await onFailed(`the engine broke (${messageOf(error)}); load the model again`);
+        await onFailed(`the engine broke (${lastLine(error)}); load the model again`);
       else if (host.failed) await onFailed(error.message);
       throw error;
     }

@@ -95,20 +95,16 @@ export class Session {
       void life
         .during(() => engine.generate(number, ids, settings, Comlink.transfer(port, [port])))
         .catch(() => undefined);
-      for (let message = await messages.next(); ; message = await messages.next()) {
-        if (message.kind === 'error') throw new OxinferError(message.name as ErrorName, message.message);
-        if (message.kind === 'end') {
-          Object.assign(end, message.end);
-          break;
-        }
-        const { token } = message;
-        const open = stream;
-        const text = open === undefined ? '' : await life.during(async () => tokenizer?.push(open, [token]));
+      let last = await messages.next();
+      for (; last.kind === 'token'; last = await messages.next()) {
+        const { token } = last;
         end.completionTokens++;
-        yield { token, text: text ?? '' };
+        yield { token, text: await this.text(stream, token) };
       }
-      const rest = await this.rest(stream);
+      const rest = await this.text(stream);
       if (rest) yield { token: null, text: rest };
+      if (last.kind === 'error') throw new OxinferError(last.name as ErrorName, last.message);
+      Object.assign(end, last.end);
       ended(end);
     } catch (e) {
       if (!signal.aborted || life.over) throw e;
@@ -121,8 +117,11 @@ export class Session {
     }
   }
 
-  private rest(stream: number | undefined): Promise<string | undefined> {
-    return this.parts.life.during(async () => (stream === undefined ? '' : this.parts.tokenizer?.rest(stream)));
+  /** The text that a further token settles; without one what is left, unfinished characters included. */
+  private async text(stream: number | undefined, token?: number): Promise<string> {
+    const { life, tokenizer } = this.parts;
+    if (stream === undefined || !tokenizer) return '';
+    return life.during(() => (token === undefined ? tokenizer.rest(stream) : tokenizer.push(stream, [token])));
   }
 }
 
