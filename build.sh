@@ -142,7 +142,8 @@ esac
 while [ $# -gt 0 ]; do
   case $1 in
   --port)
-    port=${2:?--port needs a number}
+    [ $# -gt 1 ] || die "--port needs a number"
+    port=$2
     shift
     ;;
   --port=*) port=${1#*=} ;;
