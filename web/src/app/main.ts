@@ -154,7 +154,10 @@ function ending(end: Ended | undefined, maxTokens: number): string {
 }
 
 async function start(): Promise<void> {
-  models = await listModels();
+  models = await listModels().catch((e: unknown) => {
+    showError(e);
+    return [];
+  });
   modelSelect.append(
     ...models.map(({ id, name, bytes }) => new Option(`${name} (${formatBytes(bytes)})`, id)),
     new Option('Another address…', CUSTOM),

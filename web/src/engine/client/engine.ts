@@ -3,6 +3,7 @@ import * as Comlink from 'comlink';
 import { fromPython, hold, messageOf, openHost, OxinferError, type Host } from '../host';
 import { siteAssets } from './assets';
 import type { Ended, EngineApi, GenerationMessage, KVPrecision, ModelInfo, Stats } from './protocol';
+import { throttled } from './progress';
 import { startPython } from './python';
 
 /** py/oxinfer_web/conversations.py: requests and answers are JSON. */
@@ -36,8 +37,6 @@ interface Model {
   onFailed: (message: string) => unknown;
 }
 
-const PROGRESS_MS = 100;
-
 let model: Model | undefined;
 /** The last request's end. */
 let turn: Promise<unknown> = Promise.resolve();
@@ -69,24 +68,18 @@ function inTurn<T>(call: (model: Model) => Promise<T>): Promise<T> {
   return result;
 }
 
-/** Hand progress on at most every PROGRESS_MS, and at the end. */
-function throttled(report: (done: number, total: number) => void): (done: number, total: number) => void {
-  let last = -Infinity;
-  return (done, total) => {
-    const now = performance.now();
-    if (now - last < PROGRESS_MS && done < total) return;
-    last = now;
-    report(done, total);
-  };
-}
-
 const api: EngineApi = {
   hold,
 
-  async load({ url, site, lock, kernel, threads, maxContext, kv }, onProgress, onFailed) {
+  async load({ url, site, lock, kernel, threads, maxContext, kv, stallSeconds }, onProgress, onFailed) {
     const [python, host] = await Promise.all([
-      startPython(`${site}pyodide/`),
-      openHost(url, siteAssets(site, lock), { kernel, threads, onProgress: throttled(onProgress) }),
+      startPython(site, stallSeconds),
+      openHost(url, siteAssets(site, lock, stallSeconds), {
+        kernel,
+        threads,
+        stallSeconds,
+        onProgress: throttled(onProgress),
+      }),
     ]);
     const module = python.pyimport('oxinfer_web.conversations') as {
       load(host: Host, maxContext: number | undefined, kv: KVPrecision): Promise<Conversations>;

@@ -10,6 +10,7 @@ import { version } from '../../../package.json';
 import type { Build } from '../host';
 import { threadLock } from './assets';
 import { Life, type State } from './life';
+import { together } from './progress';
 import type { ChatMessage, EngineApi, KVPrecision, ModelInfo, Stats, TokenizerApi } from './protocol';
 import { encode, Session, type GenerateOptions, type Generation, type Parts, type Prompt } from './session';
 
@@ -31,7 +32,9 @@ export interface LoadOptions {
   tokenizer?: boolean;
   /** Address of the folder with pyodide/ and kernels/; by default the one that oxinfer-web.js is in. */
   site?: string;
-  /** Told of loaded bytes and bytes in all, some ten times a second. */
+  /** Seconds without a byte, by default 20, after which a request is given up; it is tried once more. */
+  stallSeconds?: number;
+  /** Told of loaded bytes and bytes in all, the tokenizer's included, some ten times a second. */
   onProgress?: (done: number, total: number) => void;
   /** Gives the loading up; `load` then rejects with the signal's reason. */
   signal?: AbortSignal;
@@ -56,7 +59,7 @@ export class Oxinfer {
 
   /** Load the model in folder `url`. Rejects with an OxinferError that says what is wrong and what to do. */
   static async load(url: string, options: LoadOptions = {}): Promise<Oxinfer> {
-    const { threads, kernel, maxContext, kv, onProgress, signal } = options;
+    const { threads, kernel, maxContext, kv, stallSeconds, onProgress, signal } = options;
     signal?.throwIfAborted();
     const here = document.baseURI;
     const folder = new URL(url.endsWith('/') ? url : `${url}/`, here).href;
@@ -73,15 +76,19 @@ export class Oxinfer {
             new Worker(new URL('./tokenizer.ts', import.meta.url), { type: 'module' }),
             'tokenizer',
           );
-    const progress = Comlink.proxy((done: number, total: number) => onProgress?.(done, total));
+    const [engineTold, tokenizerTold] = together((done, total) => onProgress?.(done, total));
     const failed = Comlink.proxy((message: string) => {
       life.fail(message);
     });
     try {
       const loading = (): Promise<[ModelInfo, unknown]> =>
         Promise.all([
-          engine.load({ url: folder, site, lock: life.lock, kernel, threads, maxContext, kv }, progress, failed),
-          tokenizer?.load(folder),
+          engine.load(
+            { url: folder, site, lock: life.lock, kernel, threads, maxContext, kv, stallSeconds },
+            Comlink.proxy(engineTold),
+            failed,
+          ),
+          tokenizer?.load(folder, stallSeconds, Comlink.proxy(tokenizerTold)),
         ]);
       const [info] = await life.during(loading, signal);
       for (let tid = 1; tid < info.threads; tid++) life.watch(threadLock(life.lock, tid), 'kernel thread');

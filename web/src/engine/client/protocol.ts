@@ -16,6 +16,8 @@ export interface EngineOptions {
   /** Positions that a conversation may have; by default as many as the model was made for, within limits. */
   maxContext?: number;
   kv?: KVPrecision;
+  /** See LoadOptions. */
+  stallSeconds?: number;
 }
 
 /** Bytes of kernel memory. */
@@ -124,7 +126,7 @@ export interface ChatMessage {
 }
 
 export interface TokenizerApi extends WorkerApi {
-  load(url: string): Promise<void>;
+  load(url: string, stallSeconds: number | undefined, onProgress: (done: number, total: number) => void): Promise<void>;
   encode(text: string): number[];
   /** The ids of a conversation as the model's chat template writes it, with the answer opened. Throws ConfigError. */
   encodeChat(messages: ChatMessage[]): number[];

@@ -3,7 +3,8 @@ import { Template } from '@huggingface/jinja';
 import { Tokenizer } from '@huggingface/tokenizers';
 import * as Comlink from 'comlink';
 import { StreamDecoder } from './decoder';
-import { hold, hostError, messageOf, OxinferError, Source } from '../host';
+import { Files, hold, messageOf, OxinferError } from '../host';
+import { throttled, type Report } from './progress';
 import type { TokenizerApi } from './protocol';
 
 /** What is read of tokenizer_config.json; a special token is its text or an object with it. */
@@ -35,19 +36,20 @@ const textOf = (token: TokenizerConfig['bos_token']): string =>
 const api: TokenizerApi = {
   hold,
 
-  async load(url) {
-    const source = new Source(url);
-    const read = async (file: string): Promise<object> => {
-      const text = await source.text(file);
-      if (text === undefined)
-        throw hostError(`${file}: not found at ${source.base}${file} (404); convert the model again`);
+  async load(url, stallSeconds, onProgress) {
+    const files = new Files(url, stallSeconds);
+    const read = async (file: string, told?: Report): Promise<object> => {
+      const text = await files.required(file, told);
       try {
         return JSON.parse(text) as object;
       } catch (e) {
         throw new OxinferError('ConfigError', `${file}: not JSON (${messageOf(e)}); convert the model again`);
       }
     };
-    const [json, settings] = await Promise.all([read('tokenizer.json'), read('tokenizer_config.json')]);
+    const [json, settings] = await Promise.all([
+      read('tokenizer.json', throttled(onProgress)),
+      read('tokenizer_config.json'),
+    ]);
     config = settings;
     tokenizer = new Tokenizer(json, settings);
   },

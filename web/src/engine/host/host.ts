@@ -4,11 +4,11 @@
  * Calls that happen for every token take numbers and nothing else; requests come as JSON, which is cheaper to hand over
  * than a list of objects.
  */
+import type { Files } from './files';
 import type { Kernels } from './kernels';
 import { load, type LoadItem, type Progress } from './load';
 import { Rows, type HostStats, type HostTable } from './rows';
-import type { Header, Source } from './source';
-import type { ShardStore } from './store';
+import type { Header } from './source';
 
 /** Row numbers from Python: one as it is, several as a JSON list. */
 type Ids = number | string;
@@ -56,13 +56,8 @@ export interface Host {
   stats(): string;
 }
 
-/** The host of one model. store: what the browser keeps of it; onProgress: told of loaded bytes. */
-export function createHost(
-  source: Source,
-  store: ShardStore | undefined,
-  kernels: Kernels,
-  onProgress: Progress,
-): Host {
+/** The host of one model. onProgress: told of loaded bytes. */
+export function createHost(files: Files, kernels: Kernels, onProgress: Progress): Host {
   const opened: Rows[] = [];
   const stats: HostStats = { requests: 0, bytes: 0, rows: 0 };
   const list = (ids: Ids): number[] => (typeof ids === 'number' ? [ids] : (JSON.parse(ids) as number[]));
@@ -71,7 +66,7 @@ export function createHost(
     get failed() {
       return kernels.failed;
     },
-    folder: source.base,
+    folder: files.folder,
     kernel: kernels.build,
     threads: kernels.threads,
     memory: () => kernels.bytes,
@@ -101,12 +96,12 @@ export function createHost(
         return true;
       };
     },
-    text: (file) => source.text(file),
-    index: () => source.indexText(),
-    header: (file) => source.header(file),
-    load: (items, progress = onProgress) => load(source, store, kernels, JSON.parse(items) as LoadItem[], progress),
+    text: (file) => files.text(file),
+    index: () => files.indexText(),
+    header: (file) => files.header(file),
+    load: (items, progress = onProgress) => load(files, kernels, JSON.parse(items) as LoadItem[], progress),
     openRows: (table) => {
-      const rows = new Rows(source, store, kernels, JSON.parse(table) as HostTable, stats);
+      const rows = new Rows(files, kernels, JSON.parse(table) as HostTable, stats);
       const number = opened.push(rows) - 1;
       return {
         number,

@@ -1,13 +1,14 @@
-/** Bringing a model's tensors into kernel memory: from its host, or from the copy that the browser keeps. */
+/** Bringing a model's tensors into kernel memory, checked where the index has their shards' sums. */
+import { createSHA256, damaged } from './digest';
+import type { Files } from './files';
 import type { Kernels } from './kernels';
-import type { Source } from './source';
-import type { ShardStore, ShardWriter } from './store';
+import type { ShardWriter } from './store';
 
 const PARALLEL = 4;
-/** A request takes no more than this, so that one big file is read in parallel too. */
+/** A request for bytes of no known sum takes no more than this, so that one big file is read in parallel too. */
 const SPAN_BYTES = 16 * 2 ** 20;
-/** A shard is kept, and for that downloaded whole, if at least this part of it is wanted. */
-const KEEP_PART = 0.9;
+/** A shard is checked and kept, and for that downloaded whole, if at least this part of it is wanted. */
+const WHOLE_PART = 0.9;
 
 /** As `runtime.LoadItem` in Python: segments are [file, offset, nbytes, addr]. */
 export interface LoadItem {
@@ -37,9 +38,12 @@ interface Span {
 interface FilePlan {
   file: string;
   spans: Span[];
-  /** Where the file is kept on its way, and how many spans it still lacks. */
-  writer?: ShardWriter | undefined;
+  /** How many spans it still lacks. */
   left: number;
+  /** Where the file is kept on its way. */
+  writer?: ShardWriter | undefined;
+  /** Of the whole file, which is then one span. */
+  sha256?: string;
 }
 
 /** The pieces that items want of each file, in order of offset. */
@@ -74,12 +78,12 @@ function covering(pieces: Piece[], size: number): Piece[] {
   return out;
 }
 
-/** Adjacent pieces joined to spans of up to SPAN_BYTES. */
-function spansOf(pieces: Piece[]): Span[] {
+/** Adjacent pieces joined to spans of up to `limit` bytes. */
+function spansOf(pieces: Piece[], limit: number): Span[] {
   const spans: Span[] = [];
   for (const piece of pieces) {
     let span = spans.at(-1);
-    if (!span || span.start + span.nbytes !== piece.offset || span.nbytes + piece.nbytes > SPAN_BYTES)
+    if (!span || span.start + span.nbytes !== piece.offset || span.nbytes + piece.nbytes > limit)
       spans.push((span = { start: piece.offset, nbytes: 0, pieces: [] }));
     span.pieces.push(piece);
     span.nbytes += piece.nbytes;
@@ -87,94 +91,145 @@ function spansOf(pieces: Piece[]): Span[] {
   return spans;
 }
 
-/** How one file is read: as the pieces ask, or whole, if most of it is wanted and the store can keep it. */
-async function planFile(
-  file: string,
-  pieces: Piece[],
-  source: Source,
-  store: ShardStore | undefined,
-): Promise<FilePlan> {
-  if (store && !store.has(file)) {
-    const { size } = await source.header(file);
-    const wanted = pieces.reduce((sum, { nbytes }) => sum + nbytes, 0);
-    const writer = wanted >= KEEP_PART * size ? await store.writer(file, size) : undefined;
-    if (writer) {
-      const spans = spansOf(covering(pieces, size));
-      return { file, spans, writer, left: spans.length };
-    }
-  }
-  const spans = spansOf(pieces);
-  return { file, spans, left: spans.length };
+/** How one file is read: as the pieces ask, or whole and in one stretch, to be checked or kept. */
+async function planFile(file: string, pieces: Piece[], files: Files): Promise<FilePlan> {
+  const apart = spansOf(pieces, SPAN_BYTES);
+  const plan = { file, spans: apart, left: apart.length };
+  if (files.has(file)) return plan;
+  const { size } = await files.header(file);
+  const wanted = pieces.reduce((sum, { nbytes }) => sum + nbytes, 0);
+  if (wanted < WHOLE_PART * size) return plan;
+  const writer = await files.keep(file, size);
+  const { sha256 } = files.listed(file);
+  // A sum is made in order, from one request; other files are read by several at once.
+  if (sha256 !== undefined) return { file, spans: spansOf(covering(pieces, size), size), left: 1, writer, sha256 };
+  if (!writer) return plan;
+  const spans = spansOf(covering(pieces, size), SPAN_BYTES);
+  return { file, spans, left: spans.length, writer };
 }
 
 /**
- * Read every item into kernel memory and run its finishing record. Throws HostError naming the file.
+ * Read every item into kernel memory and run its finishing record. Throws HostError naming the file, or the signal's
+ * reason.
  *
- * What the store has is read from it, straight into place; the rest is downloaded, and kept in the store on its way.
+ * What is on disk is read from there, straight into place; the rest is downloaded, and kept on its way. A shard of which
+ * the index has the sha256 is checked before anything is made of it; a wrong one is downloaded once more.
  */
 export async function load(
-  source: Source,
-  store: ShardStore | undefined,
+  files: Files,
   kernels: Kernels,
   items: LoadItem[],
   progress: Progress,
+  signal?: AbortSignal,
 ): Promise<void> {
-  const files = await Promise.all(
-    [...piecesByFile(items)].map(([file, pieces]) => planFile(file, pieces, source, store)),
-  );
+  const plans = await Promise.all([...piecesByFile(items)].map(([file, pieces]) => planFile(file, pieces, files)));
   const missing = items.map(({ segments }) => segments.reduce((sum, [, , nbytes]) => sum + nbytes, 0));
   const total = missing.reduce((a, b) => a + b, 0);
+  // Whatever fails first ends the other downloads.
+  const failed = new AbortController();
+  const ended = signal ? AbortSignal.any([signal, failed.signal]) : failed.signal;
   const kept: Promise<void>[] = [];
   let done = 0;
 
-  const arrived = ({ item }: Piece, nbytes: number): void => {
+  const count = (nbytes: number): void => {
+    done += nbytes;
+    progress(done, total);
+  };
+
+  /** Bytes of a piece are in place, and to be trusted. */
+  const placed = ({ item }: Piece, nbytes: number): void => {
     if (item === undefined) return;
     const left = (missing[item] ?? 0) - nbytes;
     missing[item] = left;
-    done += nbytes;
     const record = items[item]?.finish ?? 0;
     if (left === 0 && record !== 0) kernels.run(record, 0, 1, 0);
   };
 
-  const readStored = (stored: ShardStore, { file, spans }: FilePlan): void => {
-    for (const { pieces } of spans) {
+  const fromDisk = ({ file, spans }: FilePlan): void => {
+    for (const { pieces } of spans)
       for (const piece of pieces) {
-        stored.read(file, piece.offset, kernels.bytes.subarray(piece.addr, piece.addr + piece.nbytes));
-        arrived(piece, piece.nbytes);
+        files.read(file, piece.offset, kernels.bytes.subarray(piece.addr, piece.addr + piece.nbytes));
+        placed(piece, piece.nbytes);
+        count(piece.nbytes);
       }
-      progress(done, total);
-    }
   };
 
-  const download = async (plan: FilePlan, { start, nbytes, pieces }: Span): Promise<void> => {
+  /** Download a span into place; `seen` is told of every chunk, `each` of the pieces' bytes in it. */
+  const download = async (
+    { file, writer }: FilePlan,
+    { start, nbytes, pieces }: Span,
+    seen: (chunk: Uint8Array) => void,
+    each: (piece: Piece, nbytes: number) => void,
+  ): Promise<void> => {
     let i = 0;
-    await source.stream(plan.file, start, nbytes, (chunk, at) => {
-      plan.writer?.write(chunk, start + at);
+    const sink = (chunk: Uint8Array, at: number): void => {
+      seen(chunk);
+      writer?.write(chunk, start + at);
       let used = 0;
       for (let piece = pieces[i]; piece && used < chunk.length; piece = pieces[i]) {
         const into = start + at + used - piece.offset;
         const n = Math.min(chunk.length - used, piece.nbytes - into);
         if (piece.item !== undefined) kernels.bytes.set(chunk.subarray(used, used + n), piece.addr + into);
         used += n;
-        arrived(piece, n);
+        each(piece, n);
         if (into + n === piece.nbytes) i++;
       }
-      progress(done, total);
-    });
-    if (--plan.left > 0 || !plan.writer) return;
-    const finished = plan.writer.finish();
-    finished.catch(() => undefined); // looked at when everything has arrived
-    kept.push(finished);
+    };
+    await files.stream(file, start, nbytes, sink, ended);
   };
 
-  progress(0, total);
+  const unchecked = (plan: FilePlan, span: Span): Promise<void> =>
+    download(
+      plan,
+      span,
+      () => undefined,
+      (piece, n) => {
+        placed(piece, n);
+        if (piece.item !== undefined) count(n);
+      },
+    );
+
+  const checked = async (plan: FilePlan, span: Span): Promise<void> => {
+    const hash = await createSHA256();
+    for (let tries = 1; ; tries++) {
+      let counted = 0;
+      hash.init();
+      await download(
+        plan,
+        span,
+        (chunk) => hash.update(chunk),
+        ({ item }, n) => {
+          if (item === undefined) return;
+          counted += n;
+          count(n);
+        },
+      );
+      if (hash.digest('hex') === plan.sha256) break;
+      count(-counted);
+      if (tries < 2) continue;
+      await plan.writer?.discard();
+      throw damaged(plan.file);
+    }
+    for (const piece of span.pieces) placed(piece, piece.nbytes);
+  };
+
+  count(0);
   const downloads: [FilePlan, Span][] = [];
-  for (const plan of files)
-    if (store?.has(plan.file)) readStored(store, plan);
+  for (const plan of plans)
+    if (files.has(plan.file)) fromDisk(plan);
     else downloads.push(...plan.spans.map((span): [FilePlan, Span] => [plan, span]));
   const worker = async (): Promise<void> => {
-    for (let next = downloads.shift(); next; next = downloads.shift()) await download(...next);
+    for (let next = downloads.shift(); next; next = downloads.shift()) {
+      const [plan, span] = next;
+      await (plan.sha256 === undefined ? unchecked : checked)(plan, span);
+      if (--plan.left === 0 && plan.writer) kept.push(plan.writer.finish());
+    }
   };
-  await Promise.all(Array.from({ length: PARALLEL }, worker));
-  await Promise.all(kept);
+  try {
+    await Promise.all(Array.from({ length: PARALLEL }, worker));
+    await Promise.all(kept);
+  } catch (e) {
+    failed.abort(e);
+    throw e;
+  }
 }

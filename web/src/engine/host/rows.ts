@@ -1,8 +1,7 @@
 /** Tables that stay on the host: their rows are fetched by byte range when they are needed. */
 import { hostError } from './errors';
+import type { Files } from './files';
 import type { Kernels } from './kernels';
-import type { Source } from './source';
-import type { ShardStore } from './store';
 
 const PARALLEL = 6;
 const CACHE_BYTES = 32 * 2 ** 20;
@@ -45,8 +44,7 @@ export class Rows {
   private readonly capacity: number;
 
   constructor(
-    private readonly source: Source,
-    private readonly store: ShardStore | undefined,
+    private readonly files: Files,
     private readonly kernels: Kernels,
     private readonly table: HostTable,
     private readonly stats: HostStats,
@@ -58,25 +56,26 @@ export class Rows {
   held(ids: number[]): boolean {
     if (ids.every((id) => this.cache.has(id))) return true;
     const { fetched, jobs } = this.plan(ids);
-    if (!jobs.every(({ range }) => this.store?.has(range.file))) return false;
+    if (!jobs.every(({ range }) => this.files.has(range.file))) return false;
     for (const job of jobs) {
       const bytes = new Uint8Array(job.range.count * job.nbytes);
-      this.store?.read(job.range.file, job.range.offset, bytes);
+      this.files.read(job.range.file, job.range.offset, bytes);
       this.arrived(job, bytes, fetched);
     }
     this.keep(ids, fetched);
     return true;
   }
 
-  /** Make these rows available: those not held are fetched in one batch, adjacent ones together.
-   *  Throws HostError, or the signal's reason. */
+  /**
+   * Make these rows available: those not held are fetched in one batch, adjacent ones together. Throws HostError, or the
+   * signal's reason.
+   */
   async fetch(ids: number[], signal?: AbortSignal): Promise<void> {
     const { fetched, jobs } = this.plan(ids);
     const worker = async (): Promise<void> => {
       for (let job = jobs.shift(); job; job = jobs.shift()) {
         const { range, nbytes } = job;
-        const bytes = await this.source.bytes(range.file, range.offset, range.count * nbytes, signal);
-        this.arrived(job, bytes, fetched);
+        this.arrived(job, await this.files.bytes(range.file, range.offset, range.count * nbytes, signal), fetched);
       }
     };
     await Promise.all(Array.from({ length: PARALLEL }, worker));

@@ -1,8 +1,9 @@
 /** Choosing a kernel build, and starting it with its threads. */
 import { relaxedSimd, simd } from 'wasm-feature-detect';
 import { kernelError, messageOf } from './errors';
-import { createMemory, instantiate, Kernels, type Build } from './kernels';
+import { createMemory, instantiate, Kernels, type Build, type KernelExports } from './kernels';
 import type { ThreadStart } from './thread';
+import { wasmError } from './wasm';
 
 /** More threads than this gain little: decoding is bound by memory. */
 const DEFAULT_MAX_THREADS = 8;
@@ -36,24 +37,28 @@ export function chooseThreads(wanted: number | undefined): number {
   return Math.max(1, Math.min(Math.floor(threads), MAX_THREADS));
 }
 
-/** Compile the kernels and start them. Throws KernelError. */
+/** Compile the kernels and start them. Throws KernelError, and what `assets` throws. */
 export async function startKernels(assets: Assets, wanted?: Build, wantedThreads?: number): Promise<Kernels> {
   const build = await chooseBuild(wanted);
   const shared = crossOriginIsolated;
   const file = `${build}-${shared ? 'shared' : 'single'}.wasm`;
-  const module = await compile(assets, file);
   const memory = createMemory(shared);
-  const exports = await instantiate(module, memory, 0);
+  const { module, exports } = await instantiated(assets, file, memory);
   const threads = await startThreads(assets, module, memory, chooseThreads(wantedThreads));
   return new Kernels(memory, exports, build, threads);
 }
 
-async function compile(assets: Assets, file: string): Promise<WebAssembly.Module> {
+async function instantiated(
+  assets: Assets,
+  file: string,
+  memory: WebAssembly.Memory,
+): Promise<{ module: WebAssembly.Module; exports: KernelExports }> {
   try {
     // Not compileStreaming: it refuses a module that the host serves under another MIME type.
-    return await WebAssembly.compile(await assets.wasm(file));
+    const module = await WebAssembly.compile(await assets.wasm(file));
+    return { module, exports: await instantiate(module, memory, 0) };
   } catch (e) {
-    throw kernelError(`kernels/${file}: ${messageOf(e)}; build the site again and reload the page`);
+    throw wasmError(`kernels/${file}`, e);
   }
 }
 

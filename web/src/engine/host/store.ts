@@ -1,53 +1,18 @@
 /**
  * A model's shards, kept in the browser's private file system (OPFS), so that the next visit reads them from disk.
  *
- * A shard is written while it is downloaded, its sha256 is compared with the index's, and only then is it marked as whole
- * (by an empty file beside it). One tab at a time has a model's store. Without OPFS, without room, or in a second tab the
+ * A shard is written while it is downloaded, and marked as whole (by an empty file beside it) once its bytes have been
+ * checked. One tab at a time has a model's store. Without OPFS, without room, or in a second tab the
  * model comes from its host: loading never depends on the store, nor waits for it.
  */
 import { hostError } from './errors';
-import type { Source } from './source';
+import { inTime, modelFolder, ROOT, type Place } from './opfs';
 
-const ROOT = 'oxinfer-models';
 const WHOLE = '.whole';
 /** A page that was just closed takes a moment to let its store go. */
 const LOCK_MS = 3000;
 const OPEN_TRIES = 20;
 const OPEN_PAUSE_MS = 100;
-const PATIENCE_MS = 6000;
-
-// TypeScript has these among its worker types only, which exclude those of a page.
-declare global {
-  interface FileSystemSyncAccessHandle {
-    read(into: Uint8Array, options: { at: number }): number;
-    write(data: Uint8Array, options: { at: number }): number;
-    truncate(size: number): void;
-    getSize(): number;
-    flush(): void;
-    close(): void;
-  }
-  interface FileSystemFileHandle {
-    createSyncAccessHandle(): Promise<FileSystemSyncAccessHandle>;
-  }
-}
-
-interface IndexMetadata {
-  metadata?: { shards?: Record<string, { size?: number; sha256?: string }> };
-}
-
-const hex = (bytes: ArrayBuffer): string =>
-  [...new Uint8Array(bytes)].map((b) => b.toString(16).padStart(2, '0')).join('');
-
-const digest = async (data: BufferSource): Promise<string> => hex(await crypto.subtle.digest('SHA-256', data));
-
-/** What work resolves to; undefined if it fails, or is not done in time. */
-const inTime = async <T>(work: Promise<T>): Promise<T | undefined> =>
-  Promise.race([
-    work.catch(() => undefined),
-    new Promise<undefined>((resolve) => {
-      setTimeout(resolve, PATIENCE_MS, undefined);
-    }),
-  ]);
 
 /** Whether this worker now has the lock of that name, which it keeps until it ends. */
 const lock = (name: string): Promise<boolean> =>
@@ -84,8 +49,10 @@ const names = async (folder: FileSystemDirectoryHandle): Promise<string[]> => {
 export interface ShardWriter {
   /** Put a chunk at its place. After a failure (no room) further chunks are ignored. */
   write(chunk: Uint8Array, at: number): void;
-  /** Everything has been written: check it and mark it as whole. Throws HostError if the bytes are not the index's. */
+  /** Everything has been written and is as it should be: mark it as whole. */
   finish(): Promise<void>;
+  /** What has been written is not to be kept. */
+  discard(): Promise<void>;
 }
 
 export class ShardStore {
@@ -93,28 +60,28 @@ export class ShardStore {
 
   private constructor(
     private readonly folder: FileSystemDirectoryHandle,
-    private readonly about: Record<string, { size?: number; sha256?: string }>,
+    private readonly sizes: (file: string) => number | undefined,
   ) {}
 
-  /** The store of a model, for the index it has now; what an older index left is removed. undefined: no store here. */
-  static open(source: Source): Promise<ShardStore | undefined> {
-    return inTime(ShardStore.find(source));
+  /**
+   * The store of a model's version; what older ones left is removed. sizes: of the shards, where the index has them.
+   * undefined: no store here.
+   */
+  static open(place: Place, sizes: (file: string) => number | undefined): Promise<ShardStore | undefined> {
+    return inTime(ShardStore.find(place, sizes));
   }
 
-  private static async find(source: Source): Promise<ShardStore | undefined> {
-    const index = await source.indexText();
-    if (index === undefined) return undefined;
-    const { metadata } = JSON.parse(index) as IndexMetadata;
-    const text = new TextEncoder();
-    const hashes = await Promise.all([source.base, index].map((part) => digest(text.encode(part))));
-    const [model = '', version = ''] = hashes.map((hash) => hash.slice(0, 32));
+  private static async find(
+    place: Place,
+    sizes: (file: string) => number | undefined,
+  ): Promise<ShardStore | undefined> {
+    const { model, version } = place;
     if (!(await lock(`${ROOT}/${model}`))) return undefined;
-    const root = await (await navigator.storage.getDirectory()).getDirectoryHandle(ROOT, { create: true });
-    const versions = await root.getDirectoryHandle(model, { create: true });
+    const versions = await modelFolder(place);
     for (const name of await names(versions))
       if (name !== version) await versions.removeEntry(name, { recursive: true });
     const folder = await versions.getDirectoryHandle(version, { create: true });
-    const store = new ShardStore(folder, metadata?.shards ?? {});
+    const store = new ShardStore(folder, sizes);
     await store.openWhole();
     return store;
   }
@@ -141,10 +108,10 @@ export class ShardStore {
     if (quota - usage < size) return undefined;
     const handle = await (await this.folder.getFileHandle(file, { create: true })).createSyncAccessHandle();
     handle.truncate(0);
-    return this.writing(file, size, handle);
+    return this.writing(file, handle);
   }
 
-  private writing(file: string, size: number, handle: FileSystemSyncAccessHandle): ShardWriter {
+  private writing(file: string, handle: FileSystemSyncAccessHandle): ShardWriter {
     let failed = false;
     const discard = async (): Promise<void> => {
       handle.close();
@@ -161,19 +128,11 @@ export class ShardStore {
       },
       finish: async () => {
         if (failed) return discard();
-        const wanted = this.about[file]?.sha256;
-        if (wanted) {
-          const bytes = new Uint8Array(size);
-          handle.read(bytes, { at: 0 });
-          if ((await digest(bytes)) !== wanted) {
-            await discard();
-            throw hostError(`${file}: its sha256 is not the index's, the download is damaged; load the model again`);
-          }
-        }
         handle.flush();
         await inTime(this.folder.getFileHandle(file + WHOLE, { create: true }));
         this.handles.set(file, handle);
       },
+      discard,
     };
   }
 
@@ -182,7 +141,7 @@ export class ShardStore {
     const there = new Set(await names(this.folder));
     const open = async (file: string): Promise<void> => {
       const handle = await openFile(this.folder, file);
-      const size = this.about[file]?.size;
+      const size = this.sizes(file);
       if (size === undefined || handle.getSize() === size) {
         this.handles.set(file, handle);
         return;
