@@ -89,3 +89,61 @@ def test_bf16_rounds_to_nearest_even(x: np.ndarray) -> None:
 def test_shapes_that_have_no_blocks(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="multiple of 32"):
         quantize_q8(np.zeros(shape, np.float32))
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Integers [4, 64] of some 4-bit levels, and a scale [4, 2, 1] a block: any f16 that is no subnormal, or f32."""
+    levels = draw(st.lists(st.integers(-8, 7), min_size=1, max_size=16, unique=True))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    q = rng.choice(levels, (4, 64))
+    q[rng.random(q.shape) < draw(st.sampled_from([0, 0.5, 0.95]))] = 0
+    scales = np.exp2(rng.uniform(-13, 12, (4, 2, 1))) * rng.choice([-1, 1], (4, 2, 1))
+    return q.astype(np.float32), scales.astype(np.float32)
+
+
+def times(q: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    return (q.reshape(4, 2, 32) * scales).reshape(4, 64)
+
+
+@given(grids())
+@settings(max_examples=200, deadline=None)
+def test_a_4_bit_grid_is_kept(grid: tuple[np.ndarray, np.ndarray]) -> None:
+    """Exactly where f16 can hold the step, to the step's rounding where not, whatever steps are used."""
+    q, scales = grid
+    half = scales.astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(dequantize_q4(*quantize_q4(times(q, half))), times(q, half))
+    w = times(q, scales)
+    np.testing.assert_allclose(dequantize_q4(*quantize_q4(w)), w, rtol=2**-10, atol=0)
+
+
+@given(grids())
+@settings(max_examples=200, deadline=None)
+def test_a_4_bit_grid_is_found_behind_bf16(grid: tuple[np.ndarray, np.ndarray]) -> None:
+    """Every value comes back as the integer that it was, within what bf16 did to the values."""
+    q, scales = grid
+    w = from_bf16(to_bf16(times(q, scales)))
+    np.testing.assert_allclose(dequantize_q4(*quantize_q4(w)), times(q, scales), rtol=2**-7, atol=0)
+
+
+def test_grids_beside_other_blocks() -> None:
+    """The blocks of one row do not disturb each other: zero, one level, a grid, and noise as without the rest."""
+    rng = np.random.default_rng(3)
+    step = np.float32(0.0123).astype(np.float16).astype(np.float32)
+    noise = rng.normal(size=(5, 32)).astype(np.float32)
+    grid = rng.integers(-5, 6, (5, 32)).astype(np.float32) * step
+    level = np.where(rng.random((5, 32)) < 0.5, 0, 3 * step).astype(np.float32)
+    w = np.concatenate([np.zeros_like(noise), noise, grid, level, -level], axis=1)
+    got = dequantize_q4(*quantize_q4(w))
+    np.testing.assert_array_equal(got[:, :32], 0)
+    np.testing.assert_array_equal(got[:, 32:64], dequantize_q4(*quantize_q4(noise)))
+    np.testing.assert_array_equal(got[:, 64:], w[:, 64:])
+
+
+def test_a_grid_that_was_lost() -> None:
+    """7 steps at most: the scale of plain Q4_0 is 7/8 of a step, and the search began at 0.76 to 1.06 of that."""
+    q = np.array([7, -7, 6, -5, 4, -3, 2, -1] * 4, np.float32)[None]
+    w = q * np.float32(0.5)
+    plain = np.abs(dequantize_q4(*quantize_q4(w, search=False)) - w).max() / 0.5
+    assert plain > 0.4
+    np.testing.assert_array_equal(dequantize_q4(*quantize_q4(w)), w)
