@@ -34,8 +34,8 @@ interface Span {
   pieces: Piece[];
 }
 
-/** One file's share of the plan. */
-interface FilePlan {
+/** What is read of one file, and how. */
+interface Reading {
   file: string;
   spans: Span[];
   /** How many spans it still lacks. */
@@ -92,18 +92,18 @@ function spansOf(pieces: Piece[], limit: number): Span[] {
 }
 
 /** How one file is read: as the pieces ask, or whole and in one stretch, to be checked or kept. */
-async function planFile(file: string, pieces: Piece[], files: Files): Promise<FilePlan> {
+async function readingOf(file: string, pieces: Piece[], files: Files): Promise<Reading> {
   const apart = spansOf(pieces, SPAN_BYTES);
-  const plan = { file, spans: apart, left: apart.length };
-  if (files.has(file)) return plan;
+  const reading = { file, spans: apart, left: apart.length };
+  if (files.has(file)) return reading;
   const { size } = await files.header(file);
   const wanted = pieces.reduce((sum, { nbytes }) => sum + nbytes, 0);
-  if (wanted < WHOLE_PART * size) return plan;
+  if (wanted < WHOLE_PART * size) return reading;
   const writer = await files.keep(file, size);
   const { sha256 } = files.listed(file);
   // A sum is made in order, from one request; other files are read by several at once.
   if (sha256 !== undefined) return { file, spans: spansOf(covering(pieces, size), size), left: 1, writer, sha256 };
-  if (!writer) return plan;
+  if (!writer) return reading;
   const spans = spansOf(covering(pieces, size), SPAN_BYTES);
   return { file, spans, left: spans.length, writer };
 }
@@ -122,7 +122,7 @@ export async function load(
   progress: Progress,
   signal?: AbortSignal,
 ): Promise<void> {
-  const plans = await Promise.all([...piecesByFile(items)].map(([file, pieces]) => planFile(file, pieces, files)));
+  const readings = await Promise.all([...piecesByFile(items)].map(([file, pieces]) => readingOf(file, pieces, files)));
   const missing = items.map(({ segments }) => segments.reduce((sum, [, , nbytes]) => sum + nbytes, 0));
   const total = missing.reduce((a, b) => a + b, 0);
   // Whatever fails first ends the other downloads.
@@ -145,7 +145,7 @@ export async function load(
     if (left === 0 && record !== 0) kernels.run(record, 0, 1, 0);
   };
 
-  const fromDisk = ({ file, spans }: FilePlan): void => {
+  const fromDisk = ({ file, spans }: Reading): void => {
     for (const { pieces } of spans)
       for (const piece of pieces) {
         files.read(file, piece.offset, kernels.bytes.subarray(piece.addr, piece.addr + piece.nbytes));
@@ -156,7 +156,7 @@ export async function load(
 
   /** Download a span into place; `seen` is told of every chunk, `each` of the pieces' bytes in it. */
   const download = async (
-    { file, writer }: FilePlan,
+    { file, writer }: Reading,
     { start, nbytes, pieces }: Span,
     seen: (chunk: Uint8Array) => void,
     each: (piece: Piece, nbytes: number) => void,
@@ -178,9 +178,9 @@ export async function load(
     await files.stream(file, start, nbytes, sink, ended);
   };
 
-  const unchecked = (plan: FilePlan, span: Span): Promise<void> =>
+  const unchecked = (reading: Reading, span: Span): Promise<void> =>
     download(
-      plan,
+      reading,
       span,
       () => undefined,
       (piece, n) => {
@@ -189,13 +189,13 @@ export async function load(
       },
     );
 
-  const checked = async (plan: FilePlan, span: Span): Promise<void> => {
+  const checked = async (reading: Reading, span: Span): Promise<void> => {
     const hash = await createSHA256();
     for (let tries = 1; ; tries++) {
       let counted = 0;
       hash.init();
       await download(
-        plan,
+        reading,
         span,
         (chunk) => hash.update(chunk),
         ({ item }, n) => {
@@ -204,25 +204,25 @@ export async function load(
           count(n);
         },
       );
-      if (hash.digest('hex') === plan.sha256) break;
+      if (hash.digest('hex') === reading.sha256) break;
       count(-counted);
       if (tries < 2) continue;
-      await plan.writer?.discard();
-      throw damaged(plan.file);
+      await reading.writer?.discard();
+      throw damaged(reading.file);
     }
     for (const piece of span.pieces) placed(piece, piece.nbytes);
   };
 
   count(0);
-  const downloads: [FilePlan, Span][] = [];
-  for (const plan of plans)
-    if (files.has(plan.file)) fromDisk(plan);
-    else downloads.push(...plan.spans.map((span): [FilePlan, Span] => [plan, span]));
+  const downloads: [Reading, Span][] = [];
+  for (const reading of readings)
+    if (files.has(reading.file)) fromDisk(reading);
+    else downloads.push(...reading.spans.map((span): [Reading, Span] => [reading, span]));
   const worker = async (): Promise<void> => {
     for (let next = downloads.shift(); next; next = downloads.shift()) {
-      const [plan, span] = next;
-      await (plan.sha256 === undefined ? unchecked : checked)(plan, span);
-      if (--plan.left === 0 && plan.writer) kept.push(plan.writer.finish());
+      const [reading, span] = next;
+      await (reading.sha256 === undefined ? unchecked : checked)(reading, span);
+      if (--reading.left === 0 && reading.writer) kept.push(reading.writer.finish());
     }
   };
   try {

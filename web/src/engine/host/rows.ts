@@ -55,7 +55,7 @@ export class Rows {
   /** Whether `stage` can give all of these rows now; what the browser's copy has is read at once. Throws HostError. */
   held(ids: number[]): boolean {
     if (ids.every((id) => this.cache.has(id))) return true;
-    const { fetched, jobs } = this.plan(ids);
+    const { fetched, jobs } = this.missing(ids);
     if (!jobs.every(({ range }) => this.files.has(range.file))) return false;
     for (const job of jobs) {
       const bytes = new Uint8Array(job.range.count * job.nbytes);
@@ -71,7 +71,7 @@ export class Rows {
    * signal's reason.
    */
   async fetch(ids: number[], signal?: AbortSignal): Promise<void> {
-    const { fetched, jobs } = this.plan(ids);
+    const { fetched, jobs } = this.missing(ids);
     const worker = async (): Promise<void> => {
       for (let job = jobs.shift(); job; job = jobs.shift()) {
         const { range, nbytes } = job;
@@ -83,17 +83,17 @@ export class Rows {
   }
 
   /** The byte ranges that hold those of the rows that are not in the cache, and room for them. Throws HostError. */
-  private plan(ids: number[]): { fetched: Map<number, Uint8Array>; jobs: Job[] } {
+  private missing(ids: number[]): { fetched: Map<number, Uint8Array>; jobs: Job[] } {
     const { rows, rowBytes, scaleBytes, values, scales, name } = this.table;
     const wanted = [...new Set(ids)];
     const bad = wanted.find((id) => !(id >= 0 && id < rows));
     if (bad !== undefined) throw hostError(`${name}: row ${bad} of ${rows}; the tokenizer belongs to another model`);
-    const missing = wanted.filter((id) => !this.cache.has(id)).sort((a, b) => a - b);
+    const lacking = wanted.filter((id) => !this.cache.has(id)).sort((a, b) => a - b);
     const jobs = [
-      ...ranges(missing, values, rowBytes).map((range) => ({ range, nbytes: rowBytes, at: 0 })),
-      ...ranges(missing, scales, scaleBytes).map((range) => ({ range, nbytes: scaleBytes, at: rowBytes })),
+      ...ranges(lacking, values, rowBytes).map((range) => ({ range, nbytes: rowBytes, at: 0 })),
+      ...ranges(lacking, scales, scaleBytes).map((range) => ({ range, nbytes: scaleBytes, at: rowBytes })),
     ];
-    return { fetched: new Map(missing.map((id) => [id, new Uint8Array(rowBytes + scaleBytes)])), jobs };
+    return { fetched: new Map(lacking.map((id) => [id, new Uint8Array(rowBytes + scaleBytes)])), jobs };
   }
 
   /** Take the bytes of one range apart into its rows. */
