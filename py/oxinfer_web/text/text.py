@@ -34,7 +34,7 @@ class Text:
         path = folder / "tokenizer.json"
         if not path.exists():
             raise CheckpointError(
-                f"tokenizer.json: not in {folder}; convert the model again from a source that has one"
+                f"tokenizer.json: not in {folder}; convert the model again from an original that has one"
             )
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
