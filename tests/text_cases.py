@@ -13,6 +13,9 @@ from support import FIXTURES
 TEMPLATES: dict[str, Any] = json.loads((FIXTURES / "text" / "templates.json").read_text())
 FOLDERS: dict[str, Any] = json.loads((FIXTURES / "text" / "folders.json").read_text())
 
+CONTROL = {"chatml": "<|im_end|>", "named": "</s>", "older": "<turn>", "more": "<|eot|>"}
+"""A control token of each folder."""
+
 TYPED = (
     "{control}",
     "a{control}b",

@@ -84,18 +84,6 @@ def check_host(path: Path, got: dict[str, Any], rows: int) -> None:
     assert got["memory"]["weights"] < 1.01 * sum(f.stat().st_size for f in path.glob("*.safetensors"))
 
 
-@pytest.mark.parametrize("model", ["smollm2-135m-q8", "gemma3-270m-q8"])
-def test_tokenizer(bench: Page, model: str) -> None:
-    """The same ids as the model's own tokenizer; and text comes back whole, piece by piece."""
-    text, ids = reference(model)["text"], reference(model)["input_ids"]
-    assert bench.evaluate("o => window.oxinfer.encode(o)", {"model": f"models/{model}", "text": text}) == ids
-    hard = "Zürich, 東京 and 🦀🏳️‍🌈:\n\tdéjà vu,  naïve"
-    hard_ids = bench.evaluate("o => window.oxinfer.encode(o)", {"model": f"models/{model}", "text": hard})
-    pieces = bench.evaluate("o => window.oxinfer.pieces(o)", {"model": f"models/{model}", "ids": hard_ids})
-    assert "".join(pieces) == hard
-    assert "\ufffd" not in "".join(pieces)
-
-
 def test_bench(bench: Page) -> None:
     options = {"model": "models/smollm2-135m-q8", "promptTokens": 40, "generate": 8, "threads": 1}
     got = bench.evaluate("options => window.oxinfer.bench(options)", options)

@@ -6,6 +6,7 @@ import io
 import json
 import random
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from oxinfer_web.errors import CheckpointError, OxinferError
 from oxinfer_web.text import Text
 from oxinfer_web.text.pieces import PieceDecoder
 from oxinfer_web.text.template import render
-from text_cases import FOLDERS, TEMPLATES, any_strings, typed, write_folder
+from text_cases import CONTROL, FOLDERS, TEMPLATES, any_strings, typed, write_folder
 
 
 @pytest.mark.parametrize("case", TEMPLATES["cases"], ids=lambda case: case["name"] + (" +" if case["tools"] else ""))
@@ -60,9 +61,6 @@ def test_converted_folder(name: str, tmp_path: Path) -> None:
         assert text.encode_chat(chat["messages"], tools=chat["tools"]) == chat["ids"]
     for plain in case["texts"]:
         assert text.encode(plain["text"], control_tokens=True) == plain["ids"]
-
-
-CONTROL = {"chatml": "<|im_end|>", "named": "</s>", "older": "<turn>", "more": "<|eot|>"}
 
 
 def renamed(value: Any, old: str, new: str) -> Any:
@@ -221,3 +219,10 @@ def test_half_surrogates(tmp_path: Path) -> None:
     text = Text(write_folder(FOLDERS["chatml"]["files"], tmp_path))
     assert text.encode("a\udcffb") == text.encode("a\ufffdb")
     assert json.dumps(text.decode(text.encode("\ud83e\udd80"))) == json.dumps("\U0001f980")
+
+
+def test_characters_that_the_page_takes_for_unassigned() -> None:
+    """The page's copy of what the pinned tokenizers package knows is up to date."""
+    web = Path(__file__).parents[2] / "web"
+    made = runpy.run_path(str(web / "scripts" / "make_unicode.py"))["module"]()
+    assert (web / "src/engine/client/text/unassigned.ts").read_text() == made, "run web/scripts/make_unicode.py"

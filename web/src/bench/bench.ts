@@ -1,5 +1,13 @@
 /** What scripts use to measure and test the engine in a browser: `window.oxinfer`. */
-import { Oxinfer, type BenchResult, type Build, type ModelInfo, type Stats } from '../engine/client';
+import {
+  Oxinfer,
+  type BenchResult,
+  type Build,
+  type ChatMessage,
+  type EncodeOptions,
+  type ModelInfo,
+  type Stats,
+} from '../engine/client';
 import { promptText } from './text';
 
 const REPEATS = 3;
@@ -42,6 +50,19 @@ interface BenchReport extends Stats {
   /** Of a decoded token's time, what is spent outside the kernels, in Python and JavaScript. */
   overhead_ms: number;
   tokens: number[];
+}
+
+interface TextOptions {
+  prompts?: ({ prompt: string | ChatMessage[] } & EncodeOptions)[];
+  renders?: { messages: ChatMessage[]; variables: Record<string, unknown>; template?: string }[];
+  tokens?: number[][];
+}
+
+/** ids: of each prompt; rendered: prompts, or the error; pieces: of tokens that come one by one. */
+interface TextReport {
+  ids: number[][];
+  rendered: string[];
+  pieces: string[][];
 }
 
 /** What the benchmark has `open` keep for `measure`. */
@@ -131,12 +152,20 @@ const api = {
       return { ...model.info, logits, tokens, ...stats, nll: await model.call((engine) => engine.nll(ids)) };
     }),
 
-  /** The ids that the model's tokenizer gives. */
-  encode: ({ text, ...run }: Run & { text: string }): Promise<number[]> =>
-    withModel(run, (model) => model.encode(text)),
-
-  /** The pieces of text that tokens give when they come one by one. */
-  pieces: ({ ids, ...run }: Run & { ids: number[] }): Promise<string[]> => withModel(run, (model) => model.pieces(ids)),
+  /** What the model's tokenizer and chat templates make of many things. `given` is JSON: it may have half characters. */
+  text: ({ given, ...run }: Run & { given: string }): Promise<TextReport> =>
+    withModel(run, async (model) => {
+      const { prompts = [], renders = [], tokens = [] } = JSON.parse(given) as TextOptions;
+      return {
+        ids: await Promise.all(prompts.map(({ prompt, ...options }) => model.encode(prompt, options))),
+        rendered: await Promise.all(
+          renders.map(({ messages, variables, template }) =>
+            model.render(messages, variables, template).catch((e: unknown) => String(e)),
+          ),
+        ),
+        pieces: await Promise.all(tokens.map((ids) => model.pieces(ids))),
+      };
+    }),
 };
 
 declare global {

@@ -12,12 +12,21 @@ import { threadLock } from './assets';
 import { Life, type State } from './life';
 import { together } from './progress';
 import type { ChatMessage, EngineApi, KVPrecision, ModelInfo, Stats, TokenizerApi } from './protocol';
-import { encode, Session, type GenerateOptions, type Generation, type Parts, type Prompt } from './session';
+import {
+  encode,
+  needed,
+  Session,
+  type EncodeOptions,
+  type GenerateOptions,
+  type Generation,
+  type Parts,
+  type Prompt,
+} from './session';
 
 export { OxinferError, type Build } from '../host';
 export type { State } from './life';
 export type { BenchResult, ChatMessage, Ended, ModelInfo, Sampling, Stats } from './protocol';
-export type { GenerateOptions, Generation, Piece, Prompt, Session } from './session';
+export type { EncodeOptions, GenerateOptions, Generation, Piece, Prompt, Session } from './session';
 
 export interface LoadOptions {
   /** Kernel threads; by default one a core, at most 8. One where the page is not cross-origin isolated. */
@@ -106,8 +115,13 @@ export class Oxinfer {
   }
 
   /** The ids of a text, special tokens that the model wants at the start included; or of a conversation. */
-  encode(prompt: string | ChatMessage[]): Promise<number[]> {
-    return this.parts.life.during(() => encode(this.parts.tokenizer, prompt));
+  encode(prompt: string | ChatMessage[], options: EncodeOptions = {}): Promise<number[]> {
+    return this.parts.life.during(() => encode(this.parts.tokenizer, prompt, options));
+  }
+
+  /** The prompt that a chat template, by default the model's, makes of a conversation; variables: what else it reads. */
+  render(messages: ChatMessage[], variables: Record<string, unknown> = {}, template?: string): Promise<string> {
+    return this.parts.life.during(async () => needed(this.parts.tokenizer).render(messages, variables, template));
   }
 
   /** See `Session.generate`; for pages with one conversation. */

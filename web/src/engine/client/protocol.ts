@@ -127,9 +127,15 @@ export interface ChatMessage {
 
 export interface TokenizerApi extends WorkerApi {
   load(url: string, stallSeconds: number | undefined, onProgress: (done: number, total: number) => void): Promise<void>;
-  encode(text: string): number[];
-  /** The ids of a conversation as the model's chat template writes it, with the answer opened. Throws ConfigError. */
-  encodeChat(messages: ChatMessage[]): number[];
+  /** controlTokens: whether control tokens in the text are that, and not text. */
+  encode(text: string, controlTokens: boolean): number[];
+  /**
+   * The ids of a conversation as the model's chat template writes it, with the answer opened; variables: what else the
+   * template reads, as `tools`. Throws ConfigError.
+   */
+  encodeChat(messages: ChatMessage[], controlTokens: boolean, variables?: Record<string, unknown>): number[];
+  /** The prompt that the chat template makes, or another: its name or itself. Throws ConfigError. */
+  render(messages: ChatMessage[], variables: Record<string, unknown>, template?: string): string;
   /** Begin turning tokens into text; returns the stream's number. */
   open(prompt: number[]): number;
   /** Text that is settled after these further tokens. */

@@ -9,7 +9,14 @@ export type Prompt = string | ChatMessage[] | number[];
 export interface GenerateOptions extends Partial<Sampling> {
   /** Ends the answer early; the loop then ends as if the answer were complete, with the reason "cancelled". */
   signal?: AbortSignal;
+  /** true: control tokens in the prompt, as "<bos>", are that; by default they are text like any other. */
+  controlTokens?: boolean;
+  /** What else the chat template reads, as `{ tools: [...] }` or `{ enable_thinking: false }`. */
+  variables?: Record<string, unknown>;
 }
+
+/** How a prompt becomes token ids. */
+export type EncodeOptions = Pick<GenerateOptions, 'controlTokens' | 'variables'>;
 
 /** One generated token, and the text that it settles (possibly none yet); at the end, text without a token. */
 export interface Piece {
@@ -85,9 +92,9 @@ export class Session {
     let messages: Inbox | undefined;
     let stream: number | undefined;
     try {
-      const ids = isIds(prompt) ? checked(prompt) : await life.during(() => encode(tokenizer, prompt), signal);
+      const ids = isIds(prompt) ? checked(prompt) : await life.during(() => encode(tokenizer, prompt, options), signal);
       end.promptTokens = ids.length;
-      stream = await life.during(async () => tokenizer?.open(ids), signal);
+      stream = await life.during(async () => tokenizer?.open(isChat(prompt) ? [] : ids), signal);
       this.number ??= life.during(() => engine.open());
       const number = await this.number;
       messages = new Inbox(life, signal, end);
@@ -192,13 +199,24 @@ class Inbox {
 
 const isIds = (prompt: Prompt): prompt is number[] => typeof prompt !== 'string' && typeof prompt[0] !== 'object';
 
+/** An answer to a conversation is a text of its own; everything else continues the prompt's. */
+const isChat = (prompt: Prompt): boolean => typeof prompt !== 'string' && !isIds(prompt);
+
 /** The ids of a text, special tokens that the model wants at the start included; or of a conversation. */
 export async function encode(
   tokenizer: Comlink.Remote<TokenizerApi> | undefined,
   prompt: string | ChatMessage[],
+  { controlTokens = false, variables }: EncodeOptions,
 ): Promise<number[]> {
+  return typeof prompt === 'string'
+    ? needed(tokenizer).encode(prompt, controlTokens)
+    : needed(tokenizer).encodeChat(prompt, controlTokens, variables);
+}
+
+/** Throws a SessionError where there is no tokenizer. */
+export function needed(tokenizer: Parts['tokenizer']): Comlink.Remote<TokenizerApi> {
   if (!tokenizer) throw new OxinferError('SessionError', 'the model was loaded without a tokenizer; give token ids');
-  return typeof prompt === 'string' ? tokenizer.encode(prompt) : tokenizer.encodeChat(prompt);
+  return tokenizer;
 }
 
 function checked(ids: number[]): number[] {

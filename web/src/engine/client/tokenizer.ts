@@ -1,86 +1,75 @@
 /** The tokenizer worker: a large vocabulary takes a second to read, which passes while Pyodide starts elsewhere. */
-import { Template } from '@huggingface/jinja';
-import { Tokenizer } from '@huggingface/tokenizers';
 import * as Comlink from 'comlink';
-import { StreamDecoder } from './decoder';
 import { Files, hold, messageOf, OxinferError } from '../host';
-import { throttled, type Report } from './progress';
+import { throttled } from './progress';
 import type { TokenizerApi } from './protocol';
+import { Text, TokenizerConfig, type PieceDecoder, type TokenizerJson } from './text';
 
-/** What is read of tokenizer_config.json; a special token is its text or an object with it. */
-interface TokenizerConfig {
-  chat_template?: string;
-  bos_token?: string | { content: string } | null;
-  eos_token?: string | { content: string } | null;
-}
-
-let tokenizer: Tokenizer | undefined;
-let config: TokenizerConfig = {};
-const streams = new Map<number, StreamDecoder>();
+let text: Text | undefined;
+const streams = new Map<number, PieceDecoder>();
 let streamCount = 0;
 
-function loaded(): Tokenizer {
-  if (!tokenizer) throw new OxinferError('SessionError', 'no tokenizer is loaded; call load first');
-  return tokenizer;
+function loaded(): Text {
+  if (!text) throw new OxinferError('SessionError', 'no tokenizer is loaded; call load first');
+  return text;
 }
 
-function stream(number: number): StreamDecoder {
+function stream(number: number): PieceDecoder {
   const found = streams.get(number);
   if (!found) throw new OxinferError('SessionError', `no open stream ${number}`);
   return found;
 }
 
-const textOf = (token: TokenizerConfig['bos_token']): string =>
-  (typeof token === 'object' ? token?.content : token) ?? '';
+type Json = Record<string, unknown>;
+
+/** A file's JSON object. Throws ConfigError. */
+function parsed(file: string, content: string): Json;
+function parsed(file: string, content: string | undefined): Json | undefined;
+function parsed(file: string, content: string | undefined): Json | undefined {
+  if (content === undefined) return undefined;
+  let json: unknown;
+  try {
+    json = JSON.parse(content);
+  } catch (e) {
+    throw new OxinferError('ConfigError', `${file}: not JSON (${messageOf(e)}); convert the model again`);
+  }
+  if (typeof json === 'object' && json !== null && !Array.isArray(json)) return json as Json;
+  throw new OxinferError('ConfigError', `${file}: not a JSON object; convert the model again`);
+}
 
 const api: TokenizerApi = {
   hold,
 
   async load(url, stallSeconds, onProgress) {
     const files = new Files(url, stallSeconds);
-    const read = async (file: string, told?: Report): Promise<object> => {
-      const text = await files.required(file, told);
-      try {
-        return JSON.parse(text) as object;
-      } catch (e) {
-        throw new OxinferError('ConfigError', `${file}: not JSON (${messageOf(e)}); convert the model again`);
-      }
-    };
-    const [json, settings] = await Promise.all([
-      read('tokenizer.json', throttled(onProgress)),
-      read('tokenizer_config.json'),
+    const optional = async (file: string): Promise<Json | undefined> => parsed(file, await files.optional(file));
+    const [tokenizer, config] = await Promise.all([
+      files.required('tokenizer.json', throttled(onProgress)),
+      TokenizerConfig.read(optional, (file) => files.optional(file)),
     ]);
-    config = settings;
-    tokenizer = new Tokenizer(json, settings);
+    const json = parsed('tokenizer.json', tokenizer);
+    try {
+      text = new Text(json as unknown as TokenizerJson, config);
+    } catch (e) {
+      const why = messageOf(e);
+      throw new OxinferError('ConfigError', `tokenizer.json: cannot be used (${why}); convert the model again`);
+    }
   },
 
-  encode: (text) => loaded().encode(text).ids,
+  encode: (prompt, controlTokens) => loaded().encode(prompt, controlTokens),
 
-  encodeChat(messages) {
-    if (!config.chat_template)
-      throw new OxinferError('ConfigError', 'tokenizer_config.json: no chat_template; this model only continues text');
-    const text = new Template(config.chat_template).render({
-      messages,
-      add_generation_prompt: true,
-      bos_token: textOf(config.bos_token),
-      eos_token: textOf(config.eos_token),
-    });
-    return loaded().encode(text, { add_special_tokens: false }).ids;
-  },
+  encodeChat: (messages, controlTokens, variables) => loaded().encodeChat(messages, controlTokens, variables),
+
+  render: (messages, variables, template) => loaded().render(messages, variables, template),
 
   open(prompt) {
-    // The library refuses to decode nothing.
-    const decode = (tokens: number[]): string =>
-      tokens.length > 0
-        ? loaded().decode(tokens, { skip_special_tokens: true, clean_up_tokenization_spaces: false })
-        : '';
-    streams.set(++streamCount, new StreamDecoder(decode, prompt));
+    streams.set(++streamCount, loaded().pieces(prompt));
     return streamCount;
   },
 
   push: (number, tokens) => stream(number).push(tokens),
 
-  rest: (number) => stream(number).finish(),
+  rest: (number) => stream(number).rest(),
 
   close(number) {
     streams.delete(number);

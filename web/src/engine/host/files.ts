@@ -84,6 +84,12 @@ export class Files {
     throw damaged(file);
   }
 
+  /** As `required`, but undefined where the folder has none. Throws HostError. */
+  async optional(file: string): Promise<string | undefined> {
+    await this.place();
+    return this.index.metadata?.files?.[file] ? this.required(file) : this.text(file);
+  }
+
   /** A shard's header. Throws HostError. */
   header(file: string): Promise<Header> {
     return this.source.header(file, this.listed(file).size);
