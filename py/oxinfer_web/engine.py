@@ -13,14 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from .enums import KVType
 from .errors import NumericError
 from .kv import KVCache, KVMemory
-from .models import Model
+from .models import Model, find_all
+from .ops import LayerState
 from .program.encode import Encoded, write
 from .program.recorder import Program, Recorder
-from .program.records import NO_ID, SKIP_ROW, State
-from .program.symbols import Area, Frequencies, LayerState, Symbol, TablePart
-from .runtime import Files, Kernels, OneToken, Progress, Rows
+from .program.records import NO_ID, State
+from .program.symbols import Area, Frequencies
+from .runtime import Files, Kernels, OneToken, Progress
 from .session import TOP_K, Candidates, Floats, Want, floats
-from .table import Table
+from .staging import Staging
+from .table import TableRef
 from .weights import Weights
 
 HEAD_ROWS = 8
@@ -48,20 +50,18 @@ class Engine:
         self.profile = False
         """Whether `step` times each kind of op; it then runs record by record, which costs a little."""
         self._kinds: dict[str, float] = {}
-        self._kv = KVMemory(kernels, self.config, kv, max_context, self.chunk)
+        states = list(dict.fromkeys(find_all(model, LayerState)))
+        self._kv = KVMemory(kernels, states, kv, max_context, self.chunk)
         self._kv_type = kv
         self._weights = Weights(kernels, model)
+        self._staging = Staging(kernels, files, self._weights, list(find_all(model, TableRef)), self.chunk, resident)
         self._other_bytes = 0
         self._step_tokens = 0
-        self._tables = [model.embed_tokens, *model.more_tables]
-        self.tables: dict[str, Table] = {}
+        self.tables = self._staging.tables
         """The tables that stay on the host, by name."""
-        self._rows: list[tuple[Rows, int, int, bool]] = []
-        self._slots: list[int] = []
         self._one_token: OneToken | None = None
         self._state = self._alloc(State.BYTES)
-        self._places: dict[Symbol, float] = {LayerState(i): addr for i, addr in self._kv.descriptors.items()}
-        self._place_tables(resident)
+        self._places = self._kv.places() | self._staging.places()
 
     @classmethod
     async def load(
@@ -102,7 +102,11 @@ class Engine:
 
     def memory(self) -> dict[str, int]:
         """Bytes of kernel memory: weights, kv (pages so far), buffers (activations, programs, staged rows), total."""
-        sizes = {"weights": self._weights.bytes, "kv": self._kv.bytes, "buffers": self._other_bytes}
+        sizes = {
+            "weights": self._weights.bytes,
+            "kv": self._kv.bytes,
+            "buffers": self._other_bytes + self._staging.bytes,
+        }
         return sizes | {"total": sum(sizes.values())}
 
     # session.Backend
@@ -119,14 +123,13 @@ class Engine:
         """See Backend."""
         self._kv.free(cache)
 
-    def oldest_kept(self, written: int) -> int:
+    def rewind(self, cache: KVCache, position: int) -> int:
         """See Backend."""
-        return self._kv.oldest_kept(written)
+        return self._kv.rewind(cache, position)
 
     async def fetch(self, ids: Sequence[int]) -> None:
         """See Backend."""
-        for rows, _, _, per_layer in self._rows:
-            await rows.fetch([*ids, self.config.pad_token_id] if per_layer else ids)
+        await self._staging.fetch(ids)
 
     def step(self, cache: KVCache, ids: Sequence[int], pos: int, want: Want, given: Mapping[int, Floats]) -> None:
         """See Backend."""
@@ -134,10 +137,19 @@ class Engine:
         self._kv.reserve(cache, pos + n)
         self._kv.bind(cache)
         program = self._every if want == Want.HIDDEN else self._last
-        self._stage(ids, given, program)
-        self._run(program, n, pos, program.body if want == Want.CACHE else program.length)
-        if given:
-            self._reset_slots()
+        end = program.body if want == Want.CACHE else program.length
+        if not given:
+            self._staging.stage(ids)
+            self._run(program, n, pos, end)
+            return
+        width = self.config.hidden_size
+        try:
+            self._staging.stage(ids, given)
+            for i, x in given.items():
+                self.kernels.write(program.input + 4 * i * width, struct.pack(f"<{width}f", *x))
+            self._run(program, n, pos, end)
+        finally:
+            self._staging.reset()
 
     def advance(self, cache: KVCache, token: int, pos: int) -> bool:
         """See Backend."""
@@ -186,7 +198,7 @@ class Engine:
 
     def embed_scaled(self, token: int) -> Floats:
         """See Backend."""
-        self._stage([token], {}, self._last)
+        self._staging.stage([token])
         self._run(self._last, 1, 0, 1)  # the first record is the input's EMBED
         return floats(self.kernels.read(self._last.input, 4 * self.config.hidden_size), (self.config.hidden_size,))
 
@@ -204,7 +216,6 @@ class Engine:
 
     def _recorder(self, every: bool, chunk: int | None = None, trace: bool = False) -> Recorder:
         return Recorder(
-            self.config,
             chunk=chunk or self.chunk,
             positions=self.max_context,
             kv=self._kv_type,
@@ -224,21 +235,6 @@ class Engine:
         head.top_k(rows, TOP_K)
         return last.finish(logits), every.finish(hidden), head.finish(rows)
 
-    def _place_tables(self, resident: bool) -> None:
-        for i, ref in enumerate(self._tables):
-            slots = self._alloc(4 * self.chunk)
-            if resident:
-                values, scales = self._weights.load_table(ref)
-            else:
-                values, scales = self._alloc(self.chunk * ref.row_bytes), self._alloc(self.chunk * ref.scale_bytes)
-                rows = self.files.open_rows(ref.on_host())
-                self.tables[ref.name] = Table.Host(ref, rows)
-                self._rows.append((rows, values, scales, i > 0))
-            for part, addr in (("values", values), ("scales", scales), ("slots", slots)):
-                self._places[TablePart(ref.name, part)] = addr
-            self._slots.append(slots)
-        self._reset_slots()
-
     def _place_areas(self, programs: Sequence[Program]) -> None:
         """Memory that the programs share, as only one runs at a time, and the constants that they read."""
         for rope in {rope for program in programs for rope in program.ropes}:
@@ -255,40 +251,8 @@ class Engine:
         self._last, self._every, self._head = (
             write(self.kernels, program, self._places, self._buffers) for program in programs
         )
-        if self._rows:
-            tables = [(rows, values, scales) for rows, values, scales, _ in self._rows]
+        if tables := self._staging.on_host():
             self._one_token = self.kernels.one_token(tables, self._last.address, self._last.length, self._state)
-
-    def _reset_slots(self) -> None:
-        """Let token i look up staged row i; resident tables are looked up by token id, written at each step."""
-        for slots in self._slots:
-            self.kernels.write(slots, struct.pack(f"<{self.chunk}I", *range(self.chunk)))
-
-    def _stage(self, ids: Sequence[int], given: Mapping[int, Floats], program: Encoded) -> None:
-        """Bring the tokens' table rows, and embeddings given by the caller, to where the program reads them."""
-        if given:
-            self._stage_given(ids, given, program)
-            return
-        for rows, values, scales, _ in self._rows:
-            rows.stage(ids, values, scales)
-        if not self._rows:
-            data = struct.pack(f"<{len(ids)}I", *ids)
-            for at in self._slots:
-                self.kernels.write(at, data)
-
-    def _stage_given(self, ids: Sequence[int], given: Mapping[int, Floats], program: Encoded) -> None:
-        """As `_stage`, with embeddings in the place of some tokens, whose per-layer rows are the pad token's."""
-        pad = self.config.pad_token_id
-        looked_up = [pad if i in given else t for i, t in enumerate(ids)]
-        plain = range(len(ids)) if self._rows else looked_up
-        for rows, values, scales, per_layer in self._rows:
-            rows.stage(looked_up if per_layer else ids, values, scales)
-        slots = [SKIP_ROW if i in given else slot for i, slot in enumerate(plain)]
-        for at, rows_of in zip(self._slots, (slots, plain), strict=False):
-            self.kernels.write(at, struct.pack(f"<{len(ids)}I", *rows_of))
-        width = self.config.hidden_size
-        for i, x in given.items():
-            self.kernels.write(program.input + 4 * i * width, struct.pack(f"<{width}f", *x))
 
     def _run(self, program: Encoded, n: int, pos: int, end: int) -> None:
         self.kernels.write_words(self._state, n, pos)

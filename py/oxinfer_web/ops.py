@@ -38,6 +38,34 @@ class Scalar:
     value: TensorRef
 
 
+@dataclass(frozen=True)
+class LayerState:
+    """What a layer keeps between steps, in each session: `KVPages` or `FixedState`. A model's states are found in its
+    tree as its weights are."""
+
+    layer: int
+    """The layer that fills it; others may read it."""
+
+
+@dataclass(frozen=True)
+class KVPages(LayerState):
+    """Keys and values of past positions, `heads` of head_dim columns each.
+
+    window: how many positions, its own included, a token looks at; 0: all before it.
+    """
+
+    heads: int
+    head_dim: int
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class FixedState(LayerState):
+    """Bytes that every token changes, zero before the first, as a recurrence has them: one cannot go back in it."""
+
+    nbytes: int
+
+
 def load_norm(ckpt: Checkpoint, name: str, n: int, eps: float, offset: float = 0.0) -> Norm:
     """The norm whose weight is tensor `name`, bf16 [n]. Raises CheckpointError for another shape or dtype."""
     ((_, ref),) = ckpt.parts(name, "BF16", (n,))
@@ -54,8 +82,8 @@ class Ops(Protocol[X]):
     """One step of T tokens at positions pos .. pos + T - 1."""
 
     def embed(self, table: TableRef, scale: float) -> X:
-        """Rows of the step's tokens times scale: [T, cols]. Embeddings given by the caller replace rows of the input
-        table; in the per-layer table such positions look up the pad token."""
+        """Rows of the step's tokens times scale: [T, cols]. Where the caller has given a token's embedding, that takes
+        the row's place, or the table's `given_row` is looked up if it has one."""
 
     def norm(self, x: X, norm: Norm, residual: X | None = None, scale: float | Scalar = 1.0, rows: int = 1) -> X:
         """(residual + rms norm of each of `rows` rows of norm.n columns) * scale: [T, rows * n]."""
@@ -78,11 +106,11 @@ class Ops(Protocol[X]):
     def queries(self, x: X, heads: int, head_dim: int, norm: Norm | None, rope: RopeSpec, scale: float) -> X:
         """Each head normed, turned by its position, and scaled: [T, heads * head_dim]."""
 
-    def append(self, layer: int, k: X, v: X, k_norm: Norm | None, v_norm: Norm | None, rope: RopeSpec) -> None:
-        """Put the step's keys (normed, turned) and values (normed) [T, kv_heads * head_dim] into layer's KV cache."""
+    def append(self, cache: KVPages, k: X, v: X, k_norm: Norm | None, v_norm: Norm | None, rope: RopeSpec) -> None:
+        """Put the step's keys (normed, turned) and values (normed) [T, cache.heads * head_dim] into the cache."""
 
-    def attention(self, q: X, layer: int, window: int) -> X:
-        """Causal attention of q over the cache that `layer` owns; window > 0: the last `window` positions only."""
+    def attention(self, q: X, cache: KVPages) -> X:
+        """Causal attention of q [T, heads * head_dim] over the cache, as far back as its window."""
 
     def trace(self, name: str, x: X) -> None:
         """Note x under a name, for comparing backends layer by layer."""

@@ -19,7 +19,7 @@ from .enums import Act
 from .errors import NumericError
 from .linear import Lin
 from .models import Model
-from .ops import Norm, Scalar
+from .ops import KVPages, Norm, Scalar
 from .quant import F32, dequantize, from_bf16, read_parts
 from .session import Candidates, Want
 from .table import Table, TableRef
@@ -27,7 +27,7 @@ from .table import Table, TableRef
 
 @dataclass
 class NumpyCache:
-    """Keys and values by owning layer, [positions, kv_heads, head_dim] f32 each."""
+    """Keys and values by the layer that fills them, [positions, kv_heads, head_dim] f32 each."""
 
     keys: dict[int, F32] = field(default_factory=dict)
     values: dict[int, F32] = field(default_factory=dict)
@@ -64,9 +64,9 @@ class Reference:
     def free_cache(self, cache: NumpyCache) -> None:
         """Nothing to do: numpy frees its arrays."""
 
-    def oldest_kept(self, written: int) -> int:
-        """The first position that every layer's cache still holds: 0, numpy keeps all."""
-        return 0
+    def rewind(self, cache: NumpyCache, position: int) -> int:
+        """See Backend: numpy keeps all positions, and `append` cuts what is behind."""
+        return position
 
     async def fetch(self, ids: Sequence[int]) -> None:
         """Nothing to do: tables are local files."""
@@ -127,13 +127,13 @@ class Reference:
     def embed(self, table: TableRef, scale: float) -> F32:
         """See Ops."""
         rows = self._table(table)
-        is_input = table is self.model.embed_tokens
         out = np.empty((len(self._ids), table.cols), np.float32)
         for i, token in enumerate(self._ids):
-            if is_input and i in self._given:
+            if i in self._given and table.given_row is None:
                 out[i] = self._given[i]
             else:
-                out[i] = rows.row(self.config.pad_token_id if i in self._given else token) * np.float32(scale)
+                row = table.given_row if i in self._given and table.given_row is not None else token
+                out[i] = rows.row(row) * np.float32(scale)
         return out
 
     def norm(self, x: F32, norm: Norm, residual: F32 | None = None, scale: float | Scalar = 1.0, rows: int = 1) -> F32:
@@ -170,18 +170,17 @@ class Reference:
         q = self._rope(self._rms(q, norm), rope, self._pos)
         return q.reshape(len(x), -1) * np.float32(scale)
 
-    def append(self, layer: int, k: F32, v: F32, k_norm: Norm | None, v_norm: Norm | None, rope: RopeSpec) -> None:
+    def append(self, cache: KVPages, k: F32, v: F32, k_norm: Norm | None, v_norm: Norm | None, rope: RopeSpec) -> None:
         """See Ops."""
-        head_dim = self.config.layer_head_dim(layer)
-        k, v = (a.reshape(len(a), -1, head_dim) for a in (k, v))
+        k, v = (a.reshape(len(a), cache.heads, cache.head_dim) for a in (k, v))
         k = self._rope(self._rms(k, k_norm), rope, self._pos)
         for store, new in ((self._cache.keys, k), (self._cache.values, self._rms(v, v_norm))):
-            old = store.get(layer, new[:0])[: self._pos]
-            store[layer] = np.concatenate([old, new])
+            old = store.get(cache.layer, new[:0])[: self._pos]
+            store[cache.layer] = np.concatenate([old, new])
 
-    def attention(self, q: F32, layer: int, window: int) -> F32:
+    def attention(self, q: F32, cache: KVPages) -> F32:
         """See Ops."""
-        keys, values = self._cache.keys[layer], self._cache.values[layer]
+        keys, values, window = self._cache.keys[cache.layer], self._cache.values[cache.layer], cache.window
         n, (positions, kv_heads, head_dim) = len(q), keys.shape
         q = q.reshape(n, kv_heads, -1, head_dim)
         at, key = np.arange(positions - n, positions)[:, None], np.arange(positions)[None]

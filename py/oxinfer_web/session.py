@@ -64,8 +64,9 @@ class Backend(Protocol):
     def free_cache(self, cache: Cache) -> None:
         """Give a cache's memory back."""
 
-    def oldest_kept(self, written: int) -> int:
-        """The oldest position a sliding layer's cache still holds when `written` positions have been written."""
+    def rewind(self, cache: Cache, position: int) -> int:
+        """Let a cache go back to `position` positions. Returns how many it has: `position`, or 0 where a layer keeps
+        too little to go on from there."""
 
     async def fetch(self, ids: Sequence[int]) -> None:
         """Make the table rows of these tokens available to `step`."""
@@ -117,7 +118,6 @@ class Session:
         self._cache: Cache = None  # made when the first token is fed
         self._given: dict[int, Floats] = {}
         self._done = 0  # positions that are in the caches; below len(tokens) after a truncation that has to feed again
-        self._written = 0  # one past the newest position ever written: what rings have overwritten follows from it
 
     @property
     def position(self) -> int:
@@ -164,11 +164,16 @@ class Session:
         backend = self.backend
         if self._done != position or self._cache is None or position >= backend.max_context or type(token) is not int:
             return False
-        if not 0 <= token < backend.model.config.vocab_size or not backend.advance(self._cache, token, position):
+        if not 0 <= token < backend.model.config.vocab_size:
             return False
+        try:
+            if not backend.advance(self._cache, token, position):
+                return False
+        except BaseException:
+            self._done = backend.rewind(self._cache, position)
+            raise
         self.tokens.append(token)
         self._done = position + 1
-        self._written = max(self._written, position + 1)
         return True
 
     def forward_hidden(self, ids: Sequence[int], given: Mapping[int, Floats] | None = None) -> Floats:
@@ -216,14 +221,15 @@ class Session:
     def truncate(self, position: int) -> None:
         """Go back to `position` tokens. Raises SessionError if there are not that many.
 
-        What a sliding layer's ring has overwritten meanwhile is computed again at the next `forward`.
+        Where a layer no longer has what it takes to go on from there, as when a window has moved far past it, the next
+        `forward` computes the tokens again from the first.
         """
         if type(position) is not int or not 0 <= position <= len(self.tokens):
             raise SessionError(f"cannot truncate to {position!r}: the session has {len(self.tokens)} tokens")
         del self.tokens[position:]
         self._given = {at: x for at, x in self._given.items() if at < position}
         if position < self._done:
-            self._done = position if self.backend.oldest_kept(self._written) <= self._needs(position) else 0
+            self._done = self.backend.rewind(self._cache, position)
 
     def clone(self) -> Session:
         """A session of its own with the same tokens."""
@@ -239,11 +245,7 @@ class Session:
         if self._cache is not None:
             self.backend.free_cache(self._cache)
         self._cache = None
-        self.tokens, self._given, self._done, self._written = [], {}, 0, 0
-
-    def _needs(self, position: int) -> int:
-        """The oldest position that the token after `position` tokens looks at in a sliding layer."""
-        return max(0, position - self.backend.model.config.sliding_window + 1)
+        self.tokens, self._given, self._done = [], {}, 0
 
     def _feed(
         self, ids: Sequence[int], given: Mapping[int, Floats] | None, want: Want, rows: list[bytes] | None = None
@@ -259,9 +261,7 @@ class Session:
         try:
             self._run(feed, embeddings, want, len(again), rows)
         except BaseException:
-            # Caches hold at least what they held, unless a ring went on past it.
-            kept = self.backend.oldest_kept(self._written) <= self._needs(done)
-            self._done = done if kept else 0
+            self._done = 0 if self._cache is None else self.backend.rewind(self._cache, done)
             raise
         pad = self.backend.model.config.pad_token_id
         if given:
@@ -283,7 +283,6 @@ class Session:
             last = at + chunk >= len(feed)
             some = {i - at: x for i, x in given.items() if at <= i < at + chunk} if given else given
             step_want = want if last or want == Want.HIDDEN else Want.CACHE
-            self._written = max(self._written, self._done + len(part))
             self.backend.step(self._cache, part, self._done, step_want, some)
             self._done += len(part)
             if rows is not None and at + len(part) > skip:

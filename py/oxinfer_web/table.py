@@ -29,6 +29,8 @@ class TableRef:
     quant: Quant
     values: Parts
     scales: Parts
+    given_row: int | None = None
+    """The row of a token whose embedding the caller has given; None: that embedding takes the row's place."""
 
     @property
     def row_bytes(self) -> int:
@@ -50,9 +52,9 @@ class TableRef:
         return HostTable(self.name, self.rows, self.row_bytes, self.scale_bytes, self.values, self.scales)
 
 
-def find_table(ckpt: Checkpoint, name: str, rows: int, cols: int) -> TableRef:
+def find_table(ckpt: Checkpoint, name: str, rows: int, cols: int, given_row: int | None = None) -> TableRef:
     """The table `name` [rows, cols] of a checkpoint. Raises CheckpointError as `find_matrix` does."""
-    return TableRef(name, rows, cols, *find_matrix(ckpt, name, rows, cols))
+    return TableRef(name, rows, cols, *find_matrix(ckpt, name, rows, cols), given_row)
 
 
 class Table:

@@ -20,9 +20,9 @@ from oxinfer_web.convert.tensors import Kind, tensors_of, wanted_tensors
 from oxinfer_web.enums import Quant
 from oxinfer_web.linear import Lin, load_lin
 from oxinfer_web.models import FAMILIES, Family, config_from_folder, load_model
-from oxinfer_web.models.base import embeddings, nesting
+from oxinfer_web.models.base import embeddings, kv_pages, nesting
 from oxinfer_web.models.gguf import GgufFormat, Metadata, RopeFreqs, Shapes, common_config, one_size
-from oxinfer_web.ops import Norm, Ops, X, load_norm
+from oxinfer_web.ops import KVPages, Norm, Ops, X, load_norm
 from oxinfer_web.table import TableRef
 from support import FIXTURES, TINY
 from test_convert import weights, write_model
@@ -42,6 +42,7 @@ class Layer:
     v: Lin
     o: Lin
     mix: Lin
+    cache: KVPages
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,6 @@ class Toy:
     norm: Norm
     layers: tuple[Layer, ...]
     embed_scale: float = 3.0
-    more_tables: tuple[TableRef, ...] = ()
 
     def decode(self, ops: Ops[X]) -> X:
         cfg = self.config
@@ -63,8 +63,8 @@ class Toy:
             q, k, v = ops.linear_multi(x, w.q, w.k, w.v)
             rope = cfg.rope_spec(i)
             q = ops.queries(q, cfg.num_attention_heads, cfg.head_dim, None, rope, cfg.attention_scale)
-            ops.append(i, k, v, None, None, rope)
-            x = ops.add(x, ops.linear(ops.attention(q, i, 0), w.o))
+            ops.append(w.cache, k, v, None, None, rope)
+            x = ops.add(x, ops.linear(ops.attention(q, w.cache), w.o))
             x = ops.norm(ops.linear(x, w.mix), self.norm, residual=x, scale=cfg.branch_scale)
         return ops.norm(x, self.norm)
 
@@ -77,7 +77,8 @@ def load_toy(ckpt: Checkpoint, cfg: TextConfig) -> Toy:
     def layer(i: int) -> Layer:
         at = f"{prefix}layers.{i}."
         sizes = {"q": d, "k": kv, "v": kv, "o": d, "mix": d}
-        return Layer(**{name: load_lin(ckpt, f"{at}{name}.weight", n, d) for name, n in sizes.items()})
+        lins = {name: load_lin(ckpt, f"{at}{name}.weight", n, d) for name, n in sizes.items()}
+        return Layer(**lins, cache=kv_pages(cfg, i))
 
     table, head = embeddings(ckpt, cfg)
     norm = load_norm(ckpt, prefix + "norm.weight", d, cfg.rms_norm_eps)

@@ -11,12 +11,12 @@ from oxinfer_web.checkpoint import Checkpoint
 from oxinfer_web.enums import KVType
 from oxinfer_web.linear import Lin
 from oxinfer_web.models import Model, config_from_folder, find_all, load_model
-from oxinfer_web.ops import Norm, Scalar
+from oxinfer_web.ops import LayerState, Norm, Scalar
 from oxinfer_web.program.encode import records_of
 from oxinfer_web.program.planning import place, stages
 from oxinfer_web.program.recorder import Program, Recorder
 from oxinfer_web.program.records import LAST, RECORD_BYTES, RECORDS, Bind, c_header, encode
-from oxinfer_web.program.symbols import Area, Buffer, LayerState, Number, Symbol, TablePart, Vector, Weight
+from oxinfer_web.program.symbols import Area, Buffer, Number, Symbol, TablePart, Vector, Weight
 from oxinfer_web.table import TableRef
 from support import FIXTURES, TINY
 
@@ -29,7 +29,7 @@ def model_of(case: str) -> Model:
 
 def recorded(case: str, every: bool, chunk: int = CHUNK) -> tuple[Model, Program]:
     model = model_of(case)
-    r = Recorder(model.config, chunk=chunk, positions=2048, kv=KVType.F32, every=every)
+    r = Recorder(chunk=chunk, positions=2048, kv=KVType.F32, every=every)
     logits = r.head(model.decode(r), model.head, model.config.final_logit_softcapping)
     r.top_k(logits, 64)
     return model, r.finish(logits)
@@ -64,8 +64,8 @@ def test_a_program_uses_all_of_its_model(case: str, every: bool) -> None:
     assert {s.name for s in symbols(program, Number)} == {s.value.name for s in find_all(model, Scalar)}
     assert {s.name for s in symbols(program, TablePart)} == {table.name for table in find_all(model, TableRef)}
     fills = Counter((e.operands["cache"], e.operands["bind"]) for e in program.entries if e.fills_state)
-    owners = [i for i in range(model.config.num_hidden_layers) if not model.config.is_kv_shared(i)]
-    assert fills == {(LayerState(i), bind): 1 for i in owners for bind in (Bind.KEY, Bind.VALUE)}
+    states = set(find_all(model, LayerState))
+    assert fills == {(state, bind): 1 for state in states for bind in (Bind.KEY, Bind.VALUE)}
     assert set(symbols(program, Area)) == {Area.SCRATCH, Area.CANDIDATES} and program.scratch_bytes > 0
 
 
@@ -137,8 +137,8 @@ def test_encoding_gives_every_symbol_its_place(case: str) -> None:
             else:
                 want = operand if isinstance(operand, int | float) else places[operand]
                 assert word == pytest.approx(float(want), rel=1e-6)
-    del places[LayerState(0)]
-    with pytest.raises(KeyError, match="LayerState"):
+    del places[next(s for s in wanted if isinstance(s, LayerState))]
+    with pytest.raises(KeyError, match="KVPages"):
         records_of(program, places, base)
 
 

@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 from ..checkpoint import Checkpoint
 from ..config import TextConfig
 from ..convert.tensors import Kind, tensors_of
-from ..models import config_from_folder, load_model
+from ..models import config_from_folder, find_all, load_model
 from ..table import TableRef
 from .console import output, show_size
 
@@ -89,7 +89,7 @@ def examine(folder: Path) -> Report:
         sorted(groups.values(), key=lambda g: -g.bytes),
         sum(g.bytes for g in groups.values()),
         sum(g.bytes for g in groups.values() if g.kind not in resting),
-        [_host_table(ref) for ref in (model.embed_tokens, *model.more_tables)],
+        [_host_table(ref) for ref in find_all(model, TableRef)],
         {shard.file: shard.size for shard in checkpoint.shards.values()},
     )
 

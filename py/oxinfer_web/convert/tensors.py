@@ -11,6 +11,7 @@ from ..config import TextConfig
 from ..linear import Lin, Parts
 from ..models import Model, find_all, load_model
 from ..ops import Norm, Scalar
+from ..table import TableRef
 
 
 class Kind(Enum):
@@ -41,7 +42,7 @@ def tensors_of(model: Model) -> Iterator[tuple[str, Kind, Parts]]:
         plain = Kind.LINEAR_8_BITS if lin.needs_8_bits else Kind.LINEAR
         kind = plain if lin.name != model.head.name else Kind.TIED if tied else Kind.HEAD
         yield lin.name, kind, (*lin.values, *lin.scales)
-    for table in (model.embed_tokens, *model.more_tables):
+    for table in find_all(model, TableRef):
         if table.name != model.head.name:
             kind = Kind.TABLE if table is model.embed_tokens else Kind.MORE_TABLE
             yield table.name, kind, (*table.values, *table.scales)

@@ -10,7 +10,7 @@ from ..checkpoint import Checkpoint
 from ..config import TextConfig
 from ..enums import Act
 from ..linear import Lin, load_lin
-from ..ops import Ops, X
+from ..ops import KVPages, Ops, X
 from ..table import TableRef, find_table
 from .gguf import GgufFormat
 
@@ -25,7 +25,8 @@ _NESTINGS = (
 
 
 class Model(Protocol):
-    """What every family's model has: its weights, in a tree of dataclasses and tuples, and these."""
+    """What every family's model has: its weights, its tables and what its layers keep between steps, in a tree of
+    dataclasses and tuples (`find_all`), and these."""
 
     @property
     def config(self) -> TextConfig:
@@ -38,10 +39,6 @@ class Model(Protocol):
     @property
     def embed_scale(self) -> float:
         """What a row of the input table is multiplied by."""
-
-    @property
-    def more_tables(self) -> tuple[TableRef, ...]:
-        """Other tables that are looked up by token: Gemma 4's per-layer embeddings."""
 
     @property
     def head(self) -> Lin:
@@ -96,6 +93,13 @@ def embeddings(ckpt: Checkpoint, cfg: TextConfig) -> tuple[TableRef, Lin]:
 def activation(cfg: TextConfig) -> Act:
     """The MLP's activation as the ops name it."""
     return Act.SILU if cfg.hidden_activation == "silu" else Act.GELU_TANH
+
+
+def kv_pages(cfg: TextConfig, i: int) -> KVPages:
+    """What layer i reads in its attention: its own keys and values, or those of the layer that it shares them with."""
+    owner = cfg.kv_source(i)
+    window = cfg.sliding_window if cfg.is_sliding(i) else 0
+    return KVPages(owner, cfg.layer_n_kv(owner), cfg.layer_head_dim(owner), window)
 
 
 def find_all(node: object, kind: type[T]) -> Iterator[T]:

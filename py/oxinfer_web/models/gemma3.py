@@ -20,9 +20,9 @@ from ..config import (
 )
 from ..errors import ConfigError
 from ..linear import Lin, load_lin
-from ..ops import Norm, Ops, X, load_norm
+from ..ops import KVPages, Norm, Ops, X, load_norm
 from ..table import TableRef
-from .base import Family, activation, embeddings, nesting
+from .base import Family, activation, embeddings, kv_pages, nesting
 from .gguf import (
     FOUR_NORMS,
     LAYER,
@@ -55,7 +55,7 @@ class Layer:
     down_proj: Lin
     post_feedforward_layernorm: Norm
     rope: RopeSpec
-    window: int
+    cache: KVPages
 
 
 @dataclass(frozen=True)
@@ -73,26 +73,21 @@ class Gemma3:
         """sqrt(hidden)."""
         return float(self.config.hidden_size**0.5)
 
-    @property
-    def more_tables(self) -> tuple[TableRef, ...]:
-        """None: the input table is the only one."""
-        return ()
-
     def decode(self, ops: Ops[X]) -> X:
         """Hidden states after the final norm: [T, hidden]."""
         x = ops.embed(self.embed_tokens, self.embed_scale)
         for i, layer in enumerate(self.layers):
             ops.trace(f"hidden_{i}", x)
-            x = _layer(ops, self.config, i, layer, x)
+            x = _layer(ops, self.config, layer, x)
         return ops.norm(x, self.norm)
 
 
-def _layer(ops: Ops[X], cfg: TextConfig, i: int, w: Layer, x: X) -> X:
+def _layer(ops: Ops[X], cfg: TextConfig, w: Layer, x: X) -> X:
     h = ops.norm(x, w.input_layernorm)
     q, k, v = ops.linear_multi(h, w.q_proj, w.k_proj, w.v_proj)
     q = ops.queries(q, cfg.num_attention_heads, cfg.head_dim, w.q_norm, w.rope, cfg.attention_scale)
-    ops.append(i, k, v, w.k_norm, None, w.rope)
-    attn = ops.linear(ops.attention(q, i, w.window), w.o_proj)
+    ops.append(w.cache, k, v, w.k_norm, None, w.rope)
+    attn = ops.linear(ops.attention(q, w.cache), w.o_proj)
     x = ops.norm(attn, w.post_attention_layernorm, residual=x)
     h = ops.norm(x, w.pre_feedforward_layernorm)
     h = ops.linear(ops.gated(h, w.gate_proj, w.up_proj, activation(cfg)), w.down_proj)
@@ -126,7 +121,7 @@ def load(ckpt: Checkpoint, cfg: TextConfig) -> Gemma3:
             down_proj=load_lin(ckpt, weights + "mlp.down_proj.weight", d, cfg.intermediate_size),
             post_feedforward_layernorm=norm(at + "post_feedforward_layernorm"),
             rope=cfg.rope_spec(i),
-            window=cfg.sliding_window if cfg.is_sliding(i) else 0,
+            cache=kv_pages(cfg, i),
         )
 
     table, head = embeddings(ckpt, cfg)

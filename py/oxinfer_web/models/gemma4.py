@@ -23,15 +23,15 @@ from ..config import (
 )
 from ..errors import ConfigError
 from ..linear import Lin, load_lin
-from ..ops import Norm, Ops, Scalar, X, load_norm, load_scalar
+from ..ops import KVPages, Norm, Ops, Scalar, X, load_norm, load_scalar
 from ..table import TableRef, find_table
-from .base import Family, activation, embeddings, nesting
+from .base import Family, activation, embeddings, kv_pages, nesting
 from .gguf import FOUR_NORMS, LAYER, TOP, GgufFormat, Metadata, RopeFreqs, Shapes, rounded, sliding_config
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One layer's attention. Layers that share KV have no k and v of their own; k_eq_v layers have no v."""
+    """One layer's attention. Layers that share KV have another's cache, and no k and v; k_eq_v layers have no v."""
 
     q_proj: Lin
     k_proj: Lin | None
@@ -41,9 +41,7 @@ class Attention:
     v_norm: Norm
     o_proj: Lin
     rope: RopeSpec
-    head_dim: int
-    window: int
-    kv_source: int
+    cache: KVPages
 
 
 @dataclass(frozen=True)
@@ -96,11 +94,6 @@ class Gemma4:
         """sqrt(hidden)."""
         return float(self.config.hidden_size**0.5)
 
-    @property
-    def more_tables(self) -> tuple[TableRef, ...]:
-        """The per-layer embeddings, where the model has them."""
-        return (self.per_layer_inputs.embed_tokens_per_layer,) if self.per_layer_inputs else ()
-
     def decode(self, ops: Ops[X]) -> X:
         """Hidden states after the final norm: [T, hidden]."""
         cfg = self.config
@@ -120,7 +113,7 @@ def _per_layer_inputs(ops: Ops[X], cfg: TextConfig, w: PerLayerInputs, x: X) -> 
 
 
 def _layer(ops: Ops[X], cfg: TextConfig, i: int, w: Layer, x: X, ple: X | None) -> X:
-    attn = _attention(ops, cfg, i, w.self_attn, ops.norm(x, w.input_layernorm))
+    attn = _attention(ops, cfg, w.self_attn, ops.norm(x, w.input_layernorm))
     x = ops.norm(attn, w.post_attention_layernorm, residual=x)
     h = ops.norm(x, w.pre_feedforward_layernorm)
     h = ops.linear(ops.gated(h, w.gate_proj, w.up_proj, activation(cfg)), w.down_proj)
@@ -133,14 +126,14 @@ def _layer(ops: Ops[X], cfg: TextConfig, i: int, w: Layer, x: X, ple: X | None) 
     return ops.norm(h, w.per_layer.post_per_layer_input_norm, residual=x, scale=w.layer_scalar)
 
 
-def _attention(ops: Ops[X], cfg: TextConfig, i: int, w: Attention, h: X) -> X:
+def _attention(ops: Ops[X], cfg: TextConfig, w: Attention, h: X) -> X:
     if w.k_proj is None:
         q = ops.linear(h, w.q_proj)
     else:
         q, k, *v = ops.linear_multi(h, w.q_proj, w.k_proj, *([] if w.v_proj is None else [w.v_proj]))
-        ops.append(i, k, v[0] if v else k, w.k_norm, w.v_norm, w.rope)
-    q = ops.queries(q, cfg.num_attention_heads, w.head_dim, w.q_norm, w.rope, cfg.attention_scale)
-    return ops.linear(ops.attention(q, w.kv_source, w.window), w.o_proj)
+        ops.append(w.cache, k, v[0] if v else k, w.k_norm, w.v_norm, w.rope)
+    q = ops.queries(q, cfg.num_attention_heads, w.cache.head_dim, w.q_norm, w.rope, cfg.attention_scale)
+    return ops.linear(ops.attention(q, w.cache), w.o_proj)
 
 
 def load(ckpt: Checkpoint, cfg: TextConfig) -> Gemma4:
@@ -167,9 +160,7 @@ def load(ckpt: Checkpoint, cfg: TextConfig) -> Gemma4:
             v_norm=Norm(hd, eps),
             o_proj=lin(at + "o_proj", d, q),
             rope=cfg.rope_spec(i),
-            head_dim=hd,
-            window=cfg.sliding_window if cfg.is_sliding(i) else 0,
-            kv_source=cfg.kv_source(i),
+            cache=kv_pages(cfg, i),
         )
 
     def per_layer(at: str) -> PerLayer:
@@ -199,7 +190,13 @@ def load(ckpt: Checkpoint, cfg: TextConfig) -> Gemma4:
     if cfg.has_ple:
         columns = cfg.num_hidden_layers * p
         inputs = PerLayerInputs(
-            find_table(ckpt, prefix + "embed_tokens_per_layer.weight", cfg.vocab_size_per_layer_input, columns),
+            find_table(
+                ckpt,
+                prefix + "embed_tokens_per_layer.weight",
+                cfg.vocab_size_per_layer_input,
+                columns,
+                given_row=cfg.pad_token_id,
+            ),
             # It is small, and every layer's input comes from it: not worth 4 bits.
             replace(lin("per_layer_model_projection", columns, d), needs_8_bits=True),
             # The projection is scaled by 1/sqrt(hidden) before this norm; scaling eps instead gives the same result.

@@ -11,9 +11,9 @@ from ..checkpoint import Checkpoint
 from ..config import RopeSpec, TextConfig, common_fields, read_activation, reject
 from ..errors import ConfigError
 from ..linear import Lin, load_lin
-from ..ops import Norm, Ops, X, load_norm
+from ..ops import KVPages, Norm, Ops, X, load_norm
 from ..table import TableRef
-from .base import Family, activation, embeddings, nesting
+from .base import Family, activation, embeddings, kv_pages, nesting
 from .gguf import LAYER, GgufFormat, Metadata, RopeFreqs, Shapes, common_config, linear_scaling, one_size, rounded
 
 
@@ -31,6 +31,7 @@ class Layer:
     up_proj: Lin
     down_proj: Lin
     rope: RopeSpec
+    cache: KVPages
 
 
 @dataclass(frozen=True)
@@ -48,26 +49,21 @@ class Llama:
         """1: rows of the input table are taken as they are."""
         return 1.0
 
-    @property
-    def more_tables(self) -> tuple[TableRef, ...]:
-        """None: the input table is the only one."""
-        return ()
-
     def decode(self, ops: Ops[X]) -> X:
         """Hidden states after the final norm: [T, hidden]."""
         x = ops.embed(self.embed_tokens, self.embed_scale)
         for i, layer in enumerate(self.layers):
             ops.trace(f"hidden_{i}", x)
-            x = _layer(ops, self.config, i, layer, x)
+            x = _layer(ops, self.config, layer, x)
         return ops.norm(x, self.norm)
 
 
-def _layer(ops: Ops[X], cfg: TextConfig, i: int, w: Layer, x: X) -> X:
+def _layer(ops: Ops[X], cfg: TextConfig, w: Layer, x: X) -> X:
     h = ops.norm(x, w.input_layernorm)
     q, k, v = ops.linear_multi(h, w.q_proj, w.k_proj, w.v_proj)
     q = ops.queries(q, cfg.num_attention_heads, cfg.head_dim, None, w.rope, cfg.attention_scale)
-    ops.append(i, k, v, None, None, w.rope)
-    x = ops.add(x, ops.linear(ops.attention(q, i, 0), w.o_proj))
+    ops.append(w.cache, k, v, None, None, w.rope)
+    x = ops.add(x, ops.linear(ops.attention(q, w.cache), w.o_proj))
     h = ops.norm(x, w.post_attention_layernorm)
     return ops.add(x, ops.linear(ops.gated(h, w.gate_proj, w.up_proj, activation(cfg)), w.down_proj))
 
@@ -91,6 +87,7 @@ def load(ckpt: Checkpoint, cfg: TextConfig) -> Llama:
             up_proj=load_lin(ckpt, at + "mlp.up_proj.weight", cfg.intermediate_size, d),
             down_proj=load_lin(ckpt, at + "mlp.down_proj.weight", d, cfg.intermediate_size),
             rope=cfg.rope_spec(i),
+            cache=kv_pages(cfg, i),
         )
 
     table, head = embeddings(ckpt, cfg)

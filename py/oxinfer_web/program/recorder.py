@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..config import RopeSpec, TextConfig
+from ..config import RopeSpec
 from ..enums import Act, KVType, Quant
 from ..linear import Lin
-from ..ops import Norm, Scalar
+from ..ops import KVPages, Norm, Scalar
 from ..table import TableRef
 from .planning import drop_unread, narrow, place
 from .records import Bind, attention_scratch_bytes, topk_scratch_bytes
@@ -20,7 +20,6 @@ from .symbols import (
     Buffer,
     Entry,
     Frequencies,
-    LayerState,
     Number,
     Operand,
     TablePart,
@@ -53,12 +52,10 @@ class Program:
 class Recorder:
     """Writes down what a model does. Implements `ops.Ops`; an activation is a `Buffer`."""
 
-    def __init__(
-        self, config: TextConfig, *, chunk: int, positions: int, kv: KVType, every: bool, trace: bool = False
-    ) -> None:
+    def __init__(self, *, chunk: int, positions: int, kv: KVType, every: bool, trace: bool = False) -> None:
         """chunk: the most tokens of a step; positions: the most of a session; every: compute all tokens to the end
         (hidden states), not the last one's alone; trace: keep what the model marks with `Ops.trace`."""
-        self._config, self._chunk, self._positions, self._kv = config, chunk, positions, kv
+        self._chunk, self._positions, self._kv = chunk, positions, kv
         self._every, self._keep = every, trace
         self._entries: list[Entry] = []
         self._ropes: dict[RopeSpec, Buffer] = {}
@@ -80,7 +77,8 @@ class Recorder:
             quant=table.quant,
             scale=scale,
         )
-        self._input = self._input or out
+        if table.given_row is None:
+            self._input = out
         return out
 
     def norm(
@@ -147,32 +145,28 @@ class Recorder:
         return self._emit("HEADS", heads * head_dim, **operands)
 
     def append(
-        self, layer: int, k: Buffer, v: Buffer, k_norm: Norm | None, v_norm: Norm | None, rope: RopeSpec
+        self, cache: KVPages, k: Buffer, v: Buffer, k_norm: Norm | None, v_norm: Norm | None, rope: RopeSpec
     ) -> None:
         """See Ops."""
-        cfg = self._config
         for x, norm, turn, bind in ((k, k_norm, rope, Bind.KEY), (v, v_norm, None, Bind.VALUE)):
-            operands = self._heads(x, cfg.layer_n_kv(layer), cfg.layer_head_dim(layer), norm, turn, bind)
-            self._record("HEADS", operands | {"cache": LayerState(layer)})
+            operands = self._heads(x, cache.heads, cache.head_dim, norm, turn, bind)
+            self._record("HEADS", operands | {"cache": cache})
 
-    def attention(self, q: Buffer, layer: int, window: int) -> Buffer:
+    def attention(self, q: Buffer, cache: KVPages) -> Buffer:
         """See Ops."""
-        cfg = self._config
-        out = buffer(q.columns)
+        heads, out = q.columns // cache.head_dim, buffer(q.columns)
         operands: dict[str, Operand] = {
             "dst": out,
             "q": q,
-            "cache": LayerState(layer),
+            "cache": cache,
             "scratch": Area.SCRATCH,
-            "heads": cfg.num_attention_heads,
-            "kv_heads": cfg.layer_n_kv(layer),
-            "head_dim": cfg.layer_head_dim(layer),
-            "window": window,
+            "heads": heads,
+            "kv_heads": cache.heads,
+            "head_dim": cache.head_dim,
+            "window": cache.window,
             "kv": self._kv,
         }
-        self._scratch = max(
-            self._scratch, attention_scratch_bytes(cfg.num_attention_heads, cfg.layer_head_dim(layer), self._positions)
-        )
+        self._scratch = max(self._scratch, attention_scratch_bytes(heads, cache.head_dim, self._positions))
         self._record("ATTENTION", dict(operands))
         self._record("ATTENTION_MERGE", operands)
         return out

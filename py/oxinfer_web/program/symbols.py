@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ..config import RopeSpec
+from ..ops import LayerState
 from .records import RECORDS, Record, quantized_bytes
 
 
@@ -52,13 +53,6 @@ class TablePart:
     part: str
 
 
-@dataclass(frozen=True)
-class LayerState:
-    """What a layer keeps between steps, of the session that is running: its descriptor."""
-
-    layer: int
-
-
 class Area(Enum):
     """Memory that the programs of a model share."""
 
@@ -86,6 +80,7 @@ class Buffer:
 
 
 Symbol = Weight | Vector | Number | Frequencies | TablePart | LayerState | Area
+"""A `LayerState` stands for its descriptor, which says where it lies for the session that is running."""
 Operand = float | Symbol | Buffer
 
 
