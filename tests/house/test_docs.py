@@ -14,7 +14,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 FILE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|ts|js|mjs|c|h|sh|html|css|wat))`|`((?:[\w.-]+/)+)`")
 MADE = {"oxinfer-web.js", "kernels/", "pyodide/", "models/", "build/kernels/", "web/dist/", "build/"}
 """What a build makes."""
-ROOMS = ("py/oxinfer_web", "web", "web/src", "web/src/engine", "tests", ".")
+ROOMS = ("py/oxinfer_web", "web", "web/src", "web/src/engine", "web/src/engine/client", "tests", ".")
 NO_ROOMS = {"__init__.py", "__main__.py", "__pycache__", "node_modules", "dist", "build", "kernels", "py.typed"}
 
 
