@@ -59,26 +59,25 @@ static void largest(const float *x, Range range, uint32_t k, float floor, Candid
   }
 }
 
-// The largest value, or NaN if any is.
 static float largest_of(const float *x, Range range) {
-  v128_t top[2] = {splat(-__builtin_inff()), splat(-__builtin_inff())}, nan = splat(0);
+  v128_t top[2] = {splat(-__builtin_inff()), splat(-__builtin_inff())};
   uint32_t i = range.begin;
   for (; i + 8 <= range.end; i += 8) {
-    v128_t a = load(x + i), b = load(x + i + 4);
-    top[0] = wasm_f32x4_pmax(top[0], a);
-    top[1] = wasm_f32x4_pmax(top[1], b);
-    nan = wasm_v128_or(nan, wasm_v128_or(wasm_f32x4_ne(a, a), wasm_f32x4_ne(b, b)));
+    top[0] = wasm_f32x4_pmax(top[0], load(x + i));
+    top[1] = wasm_f32x4_pmax(top[1], load(x + i + 4));
   }
-  for (; i < range.end; i++) {
-    v128_t a = splat(x[i]);
-    top[0] = wasm_f32x4_pmax(top[0], a);
-    nan = wasm_v128_or(nan, wasm_f32x4_ne(a, a));
-  }
-  return wasm_v128_any_true(nan) ? __builtin_nanf("") : max_lanes(wasm_f32x4_pmax(top[0], top[1]));
+  for (; i < range.end; i++) top[0] = wasm_f32x4_pmax(top[0], splat(x[i]));
+  return max_lanes(wasm_f32x4_pmax(top[0], top[1]));
 }
 
-// The sum of exp(x - maximum) over the range.
+// The sum of exp(x - maximum) over the range; NaN if any value is, or infinity.
 static float sum_of_exp(const float *x, Range range, float maximum) {
+  if (maximum == -__builtin_inff()) {  // nothing but -inf, whose exponentials are 0, and NaN
+    for (uint32_t i = range.begin; i < range.end; i++) {
+      if (x[i] != x[i]) return x[i];
+    }
+    return 0;
+  }
   v128_t total[2] = {splat(0), splat(0)};
   uint32_t i = range.begin;
   for (; i + 8 <= range.end; i += 8) {
@@ -117,9 +116,9 @@ static void merge_row(const TopkMergeOp *op, uint32_t row) {
     at[c] = partial(op->scratch, op->k, row, c);
     end[c] = at[c] + op->k;
     if (end[c][0].value > maximum) maximum = end[c][0].value;
-    if (end[c][0].value != end[c][0].value) nan = 1;
+    if (end[c][1].value != end[c][1].value) nan = 1;
   }
-  if (nan || !(maximum - maximum == 0)) {  // NaN, or nothing or infinity at the top: no token is likeliest
+  if (nan || maximum == -__builtin_inff()) {  // NaN or infinity somewhere, or nothing: no token is likeliest
     for (uint32_t i = 0; i < op->k; i++) ids[i] = NO_ID;
     for (uint32_t i = 0; i < op->k + 2; i++) values[i] = __builtin_nanf("");
     return;
