@@ -15,6 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .backend import Candidates
 from .checkpoint import Checkpoint
 from .config import TextConfig
 from .engine import Engine
@@ -34,7 +35,7 @@ from .generate import Ended, Generation, SyncGeneration, generate, generate_sync
 from .models import config_from_folder
 from .opening import load, open
 from .sampling import Sampler
-from .session import Candidates, Session
+from .session import Session
 
 if TYPE_CHECKING:
     from .reference import Reference

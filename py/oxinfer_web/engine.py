@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from .backend import TOP_K, Candidates, Floats, Want, floats
 from .enums import KVType
 from .errors import NumericError
 from .kv import KVCache, KVMemory
@@ -20,7 +21,6 @@ from .program.recorder import Program, Recorder
 from .program.records import NO_ID, State
 from .program.symbols import Area, Frequencies
 from .runtime import Files, Kernels, OneToken, Progress
-from .session import TOP_K, Candidates, Floats, Want, floats
 from .staging import Staging
 from .table import TableRef
 from .weights import Weights
@@ -32,7 +32,7 @@ CHUNK = 128
 
 
 class Engine:
-    """A model in kernel memory. Implements `session.Backend`; make one with `await Engine.load(...)`."""
+    """A model in kernel memory. Implements `backend.Backend`; make one with `await Engine.load(...)`."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Engine:
         }
         return sizes | {"total": sum(sizes.values())}
 
-    # session.Backend
+    # backend.Backend
 
     def new_cache(self) -> KVCache:
         """See Backend."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from .engine import CHUNK, Engine
 from .enums import KVType
-from .errors import ConfigError
+from .errors import ConfigError, HostError
 from .generate import finish
 from .models import config_from_json, load_model
 from .runtime import Files, Kernels, Progress
@@ -71,6 +71,11 @@ def _in_cpython(folder: str | Path, kernel: str, threads: int) -> tuple[Kernels,
 
 
 def _in_pyodide(host: Any) -> tuple[Kernels, Files]:
+    if isinstance(host, str):
+        raise HostError(
+            f"{host}: in Pyodide, open takes a host object, not an address; "
+            "await JavaScript's openHost(address) and pass what it gives"
+        )
     from .browser.files import BrowserFiles
     from .browser.kernels import BrowserKernels
 

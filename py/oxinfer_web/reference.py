@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .backend import Candidates, Want
 from .checkpoint import TensorRef
 from .config import RopeSpec
 from .enums import Act
@@ -21,7 +22,6 @@ from .linear import Lin
 from .models import Model
 from .ops import KVPages, Norm, Scalar
 from .quant import F32, dequantize, from_bf16, read_parts
-from .session import Candidates, Want
 from .table import Table, TableRef
 
 
@@ -34,7 +34,7 @@ class NumpyCache:
 
 
 class Reference:
-    """A model on numpy. Implements `session.Backend` and `ops.Ops`."""
+    """A model on numpy. Implements `backend.Backend` and `ops.Ops`."""
 
     chunk = 1 << 30
     """Tokens in one step: no limit here."""

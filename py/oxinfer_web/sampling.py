@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
+from .backend import TOP_K, Candidates
 from .errors import SessionError
-from .session import TOP_K, Candidates, Session
+from .session import Session
 
 
 @dataclass
