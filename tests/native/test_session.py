@@ -135,6 +135,37 @@ def test_given_embeddings_look_up_the_pad_token(engines: dict) -> None:
     assert np.abs(logits(a) - logits(b)).max() < 1e-5
 
 
+@pytest.mark.parametrize("resident", [False, True])
+def test_a_failed_step_with_given_embeddings_leaves_no_trace(
+    fixtures: Path, resident: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the slots through which tokens find their rows, nor in the session."""
+    engine = ox.load(fixtures / "gemma4_e2b", resident_tables=resident)
+    a, b = ox.Session(engine), ox.Session(engine)
+
+    def failing(*_: object) -> None:
+        raise ox.KernelError("a thread died")
+
+    with monkeypatch.context() as m:
+        m.setattr(engine, "_run", failing)
+        with pytest.raises(ox.KernelError):
+            a.forward(ids(20), {2: [0.5] * 128, 11: [0.25] * 128})
+    assert a.tokens == []
+    for session in (b, a):
+        session.forward(ids(20))
+    after = logits(a)
+    b.truncate(0)
+    b.forward(ids(20))
+    assert (after == logits(b)).all()
+    assert np.abs(after - np.array(_reference_logits(fixtures / "gemma4_e2b", ids(20)))).max() < 2e-3
+
+
+def _reference_logits(folder: Path, prompt: list[int]) -> np.ndarray:
+    session = ox.Session(ox.load_reference(folder))
+    session.forward(prompt)
+    return logits(session)
+
+
 def test_given_embeddings_agree_between_backends(fixtures: Path) -> None:
     x = np.random.default_rng(5).normal(size=(3, 128)).astype(np.float32)
     got = []
