@@ -35,7 +35,8 @@ _SAMPLING = {
 
 async def load(host: Any, max_context: int | None, kv: str = "f32") -> Conversations:
     """Load the model of the worker's host object. kv: the KV cache's precision, "f32" or "f16". Raises OxinferError."""
-    return Conversations(await open_engine(host, max_context=max_context or DEFAULT_CONTEXT, kv=KVType[kv.upper()]))
+    kv_type: Any = KVType.__members__.get(str(kv).upper(), kv)
+    return Conversations(await open_engine(host, max_context=max_context or DEFAULT_CONTEXT, kv=kv_type))
 
 
 class Conversations:

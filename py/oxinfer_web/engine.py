@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from .backend import TOP_K, Candidates, Floats, Want, floats
 from .enums import KVType
-from .errors import NumericError
+from .errors import NumericError, SessionError
 from .kv import KVCache, KVMemory
 from .models import Model, find_all
 from .ops import LayerState
@@ -23,6 +23,7 @@ from .program.symbols import Area, Frequencies
 from .runtime import Files, Kernels, OneToken, Progress
 from .staging import Staging
 from .table import TableRef
+from .tokens import check_count
 from .weights import Weights
 
 HEAD_ROWS = 8
@@ -80,8 +81,13 @@ class Engine:
 
         max_context: positions a session may have, at most the config's; chunk: tokens of a prompt run together;
         kv: precision of the KV cache; resident_tables: load the tables into memory instead of fetching their rows.
-        Raises CheckpointError, HostError or KernelError.
+        Raises CheckpointError, HostError or KernelError, and SessionError for a max_context, a chunk or a kv that is
+        none.
         """
+        check_count("max_context", max_context, 1)
+        check_count("chunk", chunk, 1)
+        if not isinstance(kv, KVType):
+            raise SessionError(f"kv {kv!r} must be f32 or f16 (in Python KVType.F32 or KVType.F16)")
         max_context = min(max_context, model.config.max_position_embeddings)
         self = cls(kernels, files, model, max_context, chunk, kv, resident_tables)
         programs = self._record()

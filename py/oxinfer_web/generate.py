@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from .errors import CancelledError
-from .sampling import Sampler, check_max_tokens
+from .sampling import Sampler
 from .session import Session
+from .tokens import check_count
 
 T = TypeVar("T")
 
@@ -93,7 +94,7 @@ def generate(
     raises ContextError for a prompt that is empty or does not fit, SessionError for one that has other ids than the
     model's, HostError, and NumericError. Raises SessionError for a max_tokens that is no number of tokens.
     """
-    check_max_tokens(max_tokens)
+    check_count("max_tokens", max_tokens, 0)
     ends = set(session.backend.model.config.eos_token_ids if stop is None else stop)
     generation = Generation(session, prompt)
     generation.steps = _steps(generation, session, prompt, sampler or Sampler(), max_tokens, ends, pause)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from .engine import Engine
+from .errors import ContextError
 from .session import Session
 
 
@@ -72,6 +73,8 @@ class Probe:
         tokens: list[int] = json.loads(ids)
         self._session.truncate(0)
         await self._session.fetch(tokens)
+        if len(tokens) < 2:
+            raise ContextError(f"{len(tokens)} tokens have none to predict; give at least 2", len(tokens))
         losses = self._session.nll(tokens)
         return sum(losses) / len(losses)
 

@@ -23,6 +23,7 @@ from .models import Model
 from .ops import KVPages, Norm, Scalar
 from .quant import F32, dequantize, from_bf16, read_parts
 from .table import Table, TableRef
+from .tokens import check_count
 
 
 @dataclass
@@ -40,7 +41,10 @@ class Reference:
     """Tokens in one step: no limit here."""
 
     def __init__(self, model: Model, folder: str | Path, max_context: int | None = None) -> None:
-        """folder: where the model's checkpoint is."""
+        """folder: where the model's checkpoint is; max_context: at most the config's, and by default that. Raises
+        SessionError for one that is none."""
+        if max_context is not None:
+            check_count("max_context", max_context, 1)
         self.model, self.config, self._folder = model, model.config, Path(folder)
         self.max_context = min(
             max_context or model.config.max_position_embeddings, model.config.max_position_embeddings

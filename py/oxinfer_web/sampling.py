@@ -79,12 +79,6 @@ class Sampler:
         return self._random.choices(c.ids[:keep], weights[:keep])[0]
 
 
-def check_max_tokens(value: int) -> None:
-    """Raise SessionError for a number of tokens that is none."""
-    if not (_is_integer(value) and value >= 0):
-        raise SessionError(f"max_tokens {value!r} must be an integer, 0 or more")
-
-
 def _is_number(value: object) -> bool:
     """Whether a value is a finite number, a numpy one too; NaN and True are none."""
     number: Any = value

@@ -1,8 +1,9 @@
-"""What a token id is."""
+"""What a token id is, and what a number of tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Integral
 from operator import index
 
 from .errors import SessionError
@@ -23,3 +24,9 @@ def token_ids(ids: Iterable[int], vocab_size: int) -> list[int]:
             )
         out.append(number)
     return out
+
+
+def check_count(name: str, value: int, least: int) -> None:
+    """Raise SessionError, naming the argument, for a number of tokens that is none or is less than `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise SessionError(f"{name} {value!r} must be an integer, {least} or more")

@@ -21,7 +21,7 @@ from test_cli import run
 from test_convert import weights, write_model
 
 VOCAB = 512
-BACKENDS: dict[str, Callable[[Path], Any]] = {"reference": ox.load_reference, "engine": ox.load}
+BACKENDS: dict[str, Callable[..., Any]] = {"reference": ox.load_reference, "engine": ox.load}
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +86,21 @@ def test_what_is_no_seed(seed: Any) -> None:
 def test_what_is_no_number_of_tokens(backend: Any, most: Any) -> None:
     with pytest.raises(ox.SessionError, match=r"max_tokens .* must be an integer"):
         ox.generate_sync(ox.Session(backend), [1], max_tokens=most)
+
+
+@pytest.mark.parametrize("size", [0, -5, math.nan, 2.5, True, "9"])
+def test_what_is_no_size(model: Path, size: Any) -> None:
+    for load in BACKENDS.values():
+        with pytest.raises(ox.SessionError, match=r"max_context .* must be an integer, 1 or more"):
+            load(model, max_context=size)
+    with pytest.raises(ox.SessionError, match=r"chunk .* must be an integer, 1 or more"):
+        ox.load(model, chunk=size)
+
+
+@pytest.mark.parametrize("kv", ["f16", 16, None])
+def test_what_is_no_precision_of_the_cache(model: Path, kv: Any) -> None:
+    with pytest.raises(ox.SessionError, match=r"kv .* must be f32 or f16"):
+        ox.load(model, kv=kv)
 
 
 @pytest.mark.parametrize("k", [0, 65, -1, math.nan, 2.5, True])
