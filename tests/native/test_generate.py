@@ -132,3 +132,19 @@ def test_a_prompt_that_cannot_be(engine: ox.Engine, count: int, message: str) ->
     with pytest.raises(ox.SessionError, match=message):
         page.ask(number, [1] * count)
     assert page.ask(number, [1] * 3)["completionTokens"] == len(page.tokens)
+
+
+def test_turns_of_a_short_conversation_after_a_long_one() -> None:
+    """The first has to be computed from its beginning, as the window's layers have moved on; those after it do not."""
+    page = Page(ox.load(FIXTURES / CASE, kernel="simd", max_context=2048, chunk=32))
+    number = page.conversations.open()
+    short = [3 + i % 400 for i in range(300)]
+    page.ask(number, [*short[:20], *(5 + i % 300 for i in range(900))])
+    assert page.ask(number, short)["cachedTokens"] == 0
+    prompt = [*short, *page.tokens]
+    for turn in range(3):
+        computed = len(prompt) - 1
+        prompt += [100 + 20 * turn + i for i in range(20)]
+        end = page.ask(number, prompt)
+        assert (end["promptTokens"], end["cachedTokens"]) == (len(prompt), computed)
+        prompt += page.tokens
