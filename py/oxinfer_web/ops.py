@@ -1,4 +1,4 @@
-"""The ops that models are written against. `reference.Reference` runs them at once in numpy, `program.Recorder` writes
+"""The ops that models are written against. `reference.Reference` runs them at once in numpy, `program.recorder` writes
 them down for the kernels; a model file cannot tell which.
 
 An activation is [T, n] f32: T tokens of the step, n columns. Its type is the backend's own.
