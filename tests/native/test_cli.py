@@ -114,6 +114,10 @@ def test_generate(model: Path, kernel: str) -> None:
     assert result.stdout == want
     assert "generated 12 tokens" in result.stderr
     assert run(*args, "--raw").stdout == result.stdout
+    answer = json.loads(run(*args, "--json").stdout)
+    assert (answer["text"], answer["reason"], answer["completion_tokens"]) == (want, "length", 12)
+    assert text.decode(answer["tokens"]) == want
+    assert answer["prompt_tokens"] == len(text.encode("the1"))
     sampled = [run(*args, "--temperature", "1.5", "--seed", seed).stdout for seed in ("1", "1", "2")]
     assert sampled[0] == sampled[1] != sampled[2]
 

@@ -14,6 +14,7 @@ import pytest
 from oxinfer_web.checkpoint import INDEX
 from oxinfer_web.text import Text
 from support import FIXTURES
+from test_text import check_pieces
 
 pytestmark = pytest.mark.realmodel
 REFERENCES = {
@@ -50,6 +51,13 @@ def test_tokenizer(case: tuple[Path, dict[str, Any]]) -> None:
     whole = reference["input_ids"][:16] + reference["greedy_from_16"]
     assert text.decode(whole) == reference["greedy_text"].removeprefix("<bos>")
     assert "".join(text.stream(whole)) == text.decode(whole)
+
+
+def test_pieces(case: tuple[Path, dict[str, Any]]) -> None:
+    """Of any tokens, as a model may sample them: never an error, and together what decoding them at once gives."""
+    text = Text(case[0])
+    size = json.loads((case[0] / "config.json").read_text())["vocab_size"]
+    check_pieces(text, size, 1000)
 
 
 def test_files_suit_any_static_host(case: tuple[Path, dict[str, Any]]) -> None:

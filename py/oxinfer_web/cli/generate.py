@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..errors import ContextError
+from ..generate import Ended, generate_sync
 from ..models import config_from_folder
 from ..sampling import Sampler
-from .console import errors, show_size, write_piece
+from .console import errors, output, show_size, write_piece
 from .models import Kernel, open_session
 
 _OWN = "the model's own, else "
@@ -53,10 +56,12 @@ def generate(
             "--control-tokens", help="take control tokens in the prompt, as <bos>, for what they are, not as text"
         ),
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="one line of JSON at the end: text, token ids, why it ended, counts")
+    ] = False,
     stats: Annotated[bool, typer.Option("--stats", help="tokens, times and memory on stderr at the end")] = False,
 ) -> None:
     """Continue a prompt, or answer it, in the terminal. A file or a pipe gets the answer alone, as it is."""
-    from ..generate import generate_sync
     from ..text import Text
 
     text = Text(folder)
@@ -73,17 +78,21 @@ def generate(
     start = time.perf_counter()
     session = open_session(folder, kernel, min(len(ids) + max_tokens, max_context or config.max_position_embeddings))
     clock = _Clock(start)
-    tokens = clock.count(generate_sync(session, ids, sampler, max_tokens=max_tokens))
-    try:
-        for piece in text.stream(tokens, () if as_chat else ids):
-            write_piece(piece)
-    finally:
-        if sys.stdout.isatty():
-            write_piece("\n")
+    generation = generate_sync(session, ids, sampler, max_tokens=max_tokens)
+    pieces = text.stream(clock.count(generation), () if as_chat else ids)
+    if as_json:
+        answer = {"text": "".join(pieces), "tokens": clock.tokens, **asdict(generation.end)}
+        output.print(json.dumps(answer), soft_wrap=True)
+    else:
+        _show(pieces)
+    if errors.is_terminal and not as_json:
+        _show_length(generation.end, max_tokens)
     if stats:
         errors.print(f"load {clock.loaded - start:.2f} s, kernel {kernel.value}")
         errors.print(f"prompt {len(ids)} tokens, first token after {clock.first - clock.loaded:.2f} s")
-        errors.print(f"generated {clock.tokens} tokens, {clock.rate:.1f} tokens/s")
+        errors.print(
+            f"generated {len(clock.tokens)} tokens, {clock.rate:.1f} tokens/s, ended by {generation.end.reason}"
+        )
         memory = getattr(session.backend, "memory", None)
         if memory is not None:
             errors.print("memory " + ", ".join(f"{name} {show_size(n)}" for name, n in memory().items()))
@@ -101,12 +110,33 @@ def _check_room(tokens: int, max_context: int | None, most: int) -> None:
         raise ContextError(f"the prompt has {tokens} tokens, more than {here}", tokens, limit)
 
 
+def _show(pieces: Iterable[str]) -> None:
+    """Write an answer to stdout as it comes; what is left of a line on a terminal ends there."""
+    try:
+        for piece in pieces:
+            write_piece(piece)
+    finally:
+        if sys.stdout.isatty():
+            write_piece("\n")
+
+
+def _show_length(end: Ended, max_tokens: int) -> None:
+    """Say so on stderr if an answer is not complete, and what to do."""
+    if end.reason != "length":
+        return
+    if end.completion_tokens >= max_tokens:
+        errors.print(f"(stopped after {max_tokens} tokens; --max-tokens asks for more)", style="dim")
+    else:
+        used = end.prompt_tokens + end.completion_tokens
+        errors.print(f"(stopped because the context is full: {used} tokens)", style="dim")
+
+
 class _Clock:
-    """When tokens came."""
+    """Tokens, and when they came."""
 
     def __init__(self, start: float) -> None:
         self.loaded = self.first = self.last = time.perf_counter()
-        self.tokens = 0
+        self.tokens: list[int] = []
 
     def count(self, ids: Iterable[int]) -> Iterator[int]:
         """Pass tokens on, noting the time."""
@@ -114,10 +144,10 @@ class _Clock:
             self.last = time.perf_counter()
             if not self.tokens:
                 self.first = self.last
-            self.tokens += 1
+            self.tokens.append(i)
             yield i
 
     @property
     def rate(self) -> float:
         """Tokens a second, from the first to the last."""
-        return (self.tokens - 1) / (self.last - self.first) if self.tokens > 1 else 0.0
+        return (len(self.tokens) - 1) / (self.last - self.first) if len(self.tokens) > 1 else 0.0
