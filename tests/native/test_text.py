@@ -175,6 +175,16 @@ def test_answers_are_written_as_they_are(kind: type[io.TextIOWrapper], monkeypat
         assert written == HOSTILE.encode()
 
 
+def test_answers_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(Full(), encoding="utf-8"))
+    with pytest.raises(OxinferError, match=r"the answer cannot be written \(No space left on device\)"):
+        console.write_piece("x")
+
+
 @pytest.mark.parametrize(
     "file", ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.json"]
 )

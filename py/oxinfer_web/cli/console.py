@@ -50,12 +50,20 @@ def harmless(text: str) -> str:
 
 
 def write_piece(text: str) -> None:
-    """Write a part of an answer to stdout at once: exactly, in UTF-8, to a file or a pipe, harmless to a terminal."""
+    """Write a part of an answer to stdout at once: exactly, in UTF-8, to a file or a pipe, harmless to a terminal.
+
+    Raises OxinferError where it cannot be written.
+    """
     stdout = sys.stdout
     data = harmless(text).encode(stdout.encoding, "replace") if stdout.isatty() else text.encode()
-    stdout.flush()  # what was written as text goes first
-    stdout.buffer.write(data)
-    stdout.buffer.flush()
+    try:
+        stdout.flush()  # what was written as text goes first
+        stdout.buffer.write(data)
+        stdout.buffer.flush()
+    except BrokenPipeError:
+        raise  # whoever read has enough: no error
+    except OSError as e:
+        raise OxinferError(f"the answer cannot be written ({e.strerror or e}); send it somewhere else") from None
 
 
 @contextmanager
