@@ -12,6 +12,9 @@ from .sources import FOLDERS, ROOT, sources
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/design.md", "docs/benchmarks.md")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 FILE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|ts|js|mjs|c|h|sh|html|css|wat))`|`((?:[\w.-]+/)+)`")
+NAME = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\([^`]*\))?`")
+WORD = re.compile(r"\w+")
+NO_NAMES = {"op_NAME", "memory.atomic.wait32", "crypto.subtle"}
 MADE = {"oxinfer-web.js", "kernels/", "pyodide/", "models/", "build/kernels/", "web/dist/", "build/"}
 """What a build makes."""
 ROOMS = ("py/oxinfer_web", "web", "web/src", "web/src/engine", "web/src/engine/client", "tests", ".")
@@ -39,6 +42,16 @@ def test_files_that_are_named_exist(document: str) -> None:
     folders = [f"/{folder.relative_to(ROOT)}/" for folder in (ROOT / "web", *below)]
     there = {n for n in named if any(path.endswith(f"/{n}") for path in (folders if n.endswith("/") else files))}
     assert named - there - MADE == set()
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/design.md"])
+def test_names_of_the_code_are_in_it(document: str) -> None:
+    """In backticks: a class, a function, a constant, or several with dots between."""
+    words = {
+        word for f in sources() if f.parts[:2] != ("tests", "house") for word in WORD.findall((ROOT / f).read_text())
+    }
+    text = re.sub(r"```.*?```", "", (ROOT / document).read_text(), flags=re.DOTALL)
+    assert {name for name in NAME.findall(text) if not words.issuperset(name.split("."))} <= NO_NAMES
 
 
 def test_the_map_names_every_room() -> None:
