@@ -178,6 +178,34 @@ def test_abort_while_loading(api: Page, host: Host, folders: Path) -> None:
     assert got[1] == "ready"
 
 
+DEATHS = {
+    "engine": ("workers.at(-2).terminate()", "the engine is gone"),
+    "tokenizer": ("workers.at(-1).terminate()", "the tokenizer is gone"),
+    "engine by itself": ("new BroadcastChannel('end').postMessage('engine')", "the engine is gone"),
+}
+
+
+def test_death_while_loading(api: Page, host: Host, complaints: list[str]) -> None:
+    """A worker that ends before there is a model, or whose script is not there, is an error as well."""
+    for end, message in DEATHS.values():
+        host.stall("model.safetensors")
+        api.evaluate("() => { window.loading = fate(load()) }")
+        assert host.waiting.acquire(timeout=30)
+        got = api.evaluate(f"() => {{ {end}; return loading; }}")
+        assert got["ours"], got
+        assert message in got["message"]
+        host.move()
+    for kind in ("tokenizer", "engine"):
+        (script,) = (DIST / "assets").glob(f"{kind}-*.js")
+        host.missing.add(script.name)
+        got = api.evaluate("() => fate(load())")
+        assert got["ours"], got
+        assert f"the {kind} broke (its script did not load)" in got["message"]
+        host.missing.clear()
+    assert api.evaluate("async () => (await load()).state") == "ready"
+    complaints[:] = [c for c in complaints if "404" not in c]
+
+
 def test_answers_left_and_stopped(api: Page) -> None:
     """A loop that is left, an answer that is stopped, in its turn or before, and what they leave behind."""
     got = api.evaluate(f"""async () => {{
@@ -189,6 +217,8 @@ def test_answers_left_and_stopped(api: Page) -> None:
       const first = read(model.generate([1, 2], options));
       const second = read(model.session().generate([3, 4], options));
       const third = read(model.session().generate([3, 4], {{ maxTokens: 4 }}));
+      const idle = model.session();
+      await Promise.all([read(idle.generate([5], {{ signal: AbortSignal.abort() }})).end, idle.close()]);
       const before = await read(model.generate([5], {{ signal: AbortSignal.abort() }})).end;
       await first.reading;
       stop.abort();

@@ -38,6 +38,8 @@ interface Model {
 }
 
 let model: Model | undefined;
+/** The conversation that is being served. */
+let answering: number | undefined;
 /** The last request's end. */
 let turn: Promise<unknown> = Promise.resolve();
 
@@ -95,11 +97,13 @@ const api: EngineApi = {
 
   open: () => loaded().conversations.open(),
 
-  close: (conversation) =>
-    inTurn(({ conversations }) => {
+  async close(conversation) {
+    const close = ({ conversations }: Model): Promise<void> => {
       conversations.close(conversation);
       return Promise.resolve();
-    }),
+    };
+    await (conversation === answering ? inTurn(close) : close(loaded()));
+  },
 
   generate(conversation, ids, sampling, port) {
     const say = (message: GenerationMessage): void => {
@@ -111,6 +115,7 @@ const api: EngineApi = {
     };
     const answer = async ({ conversations, host }: Model): Promise<void> => {
       host.signal = stop.signal;
+      answering = conversation;
       try {
         const end = await conversations.generate(
           conversation,
@@ -124,6 +129,7 @@ const api: EngineApi = {
         say({ kind: 'end', end: JSON.parse(end) as Ended });
       } finally {
         host.signal = undefined;
+        answering = undefined;
       }
     };
     inTurn((model) => (stop.signal.aborted ? Promise.resolve() : answer(model))).catch((e: unknown) => {
