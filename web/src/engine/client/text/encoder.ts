@@ -61,6 +61,8 @@ export class Encoder implements Vocabulary {
     const plain = [];
     for (const token of added) {
       this.added.set(token.content, token);
+      // The library adds them to the model's tokens, where a text that is one would be found again.
+      if (!Object.hasOwn(json.model.vocab, token.content)) this.tokenizer.model?.tokens_to_ids.delete(token.content);
       if (token.special) this.silent.add(token.id);
       const { normalizer } = this.tokenizer;
       if (token.normalized && normalizer) {
