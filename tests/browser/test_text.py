@@ -78,6 +78,9 @@ def test_folder(bench: Page, host: Host, folders: Path, complaints: list[str], n
         said = [{"role": "user", "content": content}, {"role": "assistant", "content": content}]
         prompts += [{"prompt": said}, {"prompt": said, "controlTokens": True}, {"prompt": content}]
         want += [terminal.encode_chat(said), terminal.encode_chat(said, control_tokens=True), terminal.encode(content)]
+    for string in any_strings(600, [CONTROL[name]], seed=9):
+        prompts.append({"prompt": string})
+        want.append(terminal.encode(string))
     renders = [{"messages": c["messages"], "variables": {"tools": c["tools"]}} for c in chats]
     got = text(bench, f"made/{(made if converted else source).name}", prompts=prompts, renders=renders, tokens=want)
     for prompt, ids, wanted in zip(prompts, got["ids"], want, strict=True):

@@ -10,6 +10,7 @@ import {
 import type { AddedToken, TokenizerConfig } from './config';
 import { Texts } from './control';
 import type { Vocabulary } from './decoder';
+import { correctNormalizer } from './normalizer';
 import { correct } from './pretokenizer';
 
 /** What is read of tokenizer.json. */
@@ -55,6 +56,7 @@ export class Encoder implements Vocabulary {
     const added = config.addTo(json.added_tokens ?? [], json.model.vocab);
     const parts = { normalizer: null, pre_tokenizer: null, post_processor: null, decoder: null };
     this.tokenizer = new Tokenizer({ ...parts, ...json, added_tokens: added }, {});
+    correctNormalizer(this.tokenizer.normalizer);
     correct(this.tokenizer.pre_tokenizer);
     correctModel(this.tokenizer.model);
     correctDecoder(this.tokenizer.decoder);
