@@ -2,7 +2,7 @@
 
 The format is Hugging Face's: an 8-byte little-endian header length, a JSON header of `name -> {dtype, shape,
 data_offsets}`, then the data. `model.safetensors.index.json` maps names to shards; ours adds each shard's size and
-sha256 under `metadata.shards`.
+sha256 under `metadata.shards`, and the tokenizer's under `metadata.files`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@ _SLAB = 1 << 21
 """Elements quantized at a time: 8 MiB of f32."""
 _ALIGN = 64
 """Where a shard's data starts: on a multiple of this many bytes."""
-
+_LISTED = ("tokenizer.json",)
+"""Files beside the shards that the index lists with their sums: they are large, and belong to these very weights. Pages
+keep what is listed, and check it; the other small files are read anew, so that they may be edited."""
 
 Blocks = Callable[[Out], Iterator[Array]]
 """Gives a tensor's data in row order, C-contiguous."""
@@ -35,6 +37,7 @@ def write_shards(
 ) -> int:
     """Write every shard and then the index into an existing folder; returns the bytes of tensor data.
 
+    The tokenizer has to be there already: the index lists it too.
     blocks: where the data comes from, asked for in file order; quant: the linear weights' precision, recorded in each
     shard's metadata. Raises OSError, and what blocks raises.
     """
@@ -57,9 +60,15 @@ def write_shards(
         about[file] = {"size": size, "sha256": digest.hexdigest()}
     if progress is not None:
         progress(total, total)
-    index = {"metadata": {"total_size": total, "shards": about}, "weight_map": dict(sorted(weight_map.items()))}
+    files = {name: _about((folder / name).read_bytes()) for name in _LISTED if (folder / name).exists()}
+    metadata = {"total_size": total, "shards": about, "files": files}
+    index = {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
     dump_json(folder / INDEX, index, indent=1)
     return total
+
+
+def _about(data: bytes) -> dict[str, int | str]:
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def _shard_bytes(tensors: Sequence[Out], quant: Precision, blocks: Blocks) -> Iterator[bytes | memoryview]:

@@ -65,10 +65,21 @@ function watchFetch(site: string, source: Source, ended: AbortSignal, fails: Fai
       source.drain(file, response.clone()).catch(fails);
       return response;
     } catch (e) {
-      fails(e);
-      throw e;
+      const error = init?.integrity ? await wrongSum(source, file, e) : e;
+      fails(error);
+      throw error;
     }
   };
+}
+
+/** Why a file of a known sum was refused: the browser says as much of one that is not there as of a wrong one. */
+async function wrongSum(source: Source, file: string, e: unknown): Promise<unknown> {
+  try {
+    await source.whole(file);
+  } catch (found) {
+    return found;
+  }
+  return hostError(`${file}: it is not the file that pyodide-lock.json names (${messageOf(e)}); ${ADVICE}`);
 }
 
 /** See that what is compiled and started there is. Another MIME type than application/wasm does not matter. */

@@ -1,5 +1,5 @@
 /** Bringing a model's tensors into kernel memory, checked where the index has their shards' sums. */
-import { createSHA256, damaged } from './digest';
+import { damaged, hasher } from './digest';
 import type { Files } from './files';
 import type { Kernels } from './kernels';
 import type { ShardWriter } from './store';
@@ -190,7 +190,7 @@ export async function load(
     );
 
   const checked = async (reading: Reading, span: Span): Promise<void> => {
-    const hash = await createSHA256();
+    const hash = await hasher();
     for (let tries = 1; ; tries++) {
       let counted = 0;
       hash.init();

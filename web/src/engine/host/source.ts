@@ -98,7 +98,7 @@ export class Source {
       const chunks = chunksOf(body, this.stallSeconds);
       while (!(await chunks.next()).done);
     } catch (e) {
-      throw hostError(`${file}: ${this.gaveUp(e, 1)}`);
+      throw hostError(`${file}: ${await this.gaveUp(file, e, 1)}`);
     }
   }
 
@@ -216,6 +216,13 @@ export class Source {
     return answer;
   }
 
+  private head(file: string): Promise<Response | undefined> {
+    return this.request(file, { method: 'HEAD', cache: 'no-store' }, undefined).then(
+      ({ response }) => response,
+      () => undefined,
+    );
+  }
+
   private checkStatus(file: string, response: Response, wanted: number): void {
     const { status, statusText } = response;
     if (status === 404) throw new Refused(`not found at ${this.base}${file} (404); ${this.advice}`);
@@ -251,13 +258,16 @@ export class Source {
         before = progress();
         tries++;
         if (e instanceof Stalled) stalls++;
-        if (tries === TRIES || stalls === STALL_TRIES) throw hostError(`${file}: ${this.gaveUp(e, tries)}`);
+        if (tries === TRIES || stalls === STALL_TRIES) throw hostError(`${file}: ${await this.gaveUp(file, e, tries)}`);
         await pause(BACKOFF_MS * 2 ** (tries - 1), signal);
       }
     }
   }
 
-  private gaveUp(e: unknown, tries: number): string {
+  private async gaveUp(file: string, e: unknown, tries: number): Promise<string> {
+    // A range that comes compressed is an error that says nothing; the head of the whole file does.
+    const head = this.reached && e instanceof TypeError ? await this.head(file) : undefined;
+    if (head && isPacked(head)) return PACKED;
     if (this.foreign && !this.reached && !(e instanceof Stalled))
       return (
         `nothing can be read from ${new URL(this.base).origin}, a site other than this page's (${messageOf(e)}): either ` +
