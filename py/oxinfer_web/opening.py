@@ -9,7 +9,7 @@ from typing import Any
 
 from .engine import CHUNK, Engine
 from .enums import KVType
-from .errors import ConfigError, HostError
+from .errors import ConfigError
 from .generate import finish
 from .models import config_from_json, load_model
 from .runtime import Files, Kernels, Progress
@@ -51,14 +51,17 @@ async def open(
     resident_tables: bool = False,
     progress: Progress | None = None,
 ) -> Engine:
-    """Load a model where Python may have to wait for it. source: in Pyodide, the host object (web/src/engine/host) of
-    the model's address, which has chosen kernels and threads; in CPython, a local folder.
+    """Load a model where Python may have to wait for it. source: in Pyodide, the address of a model's folder, or the
+    host object (web/src/engine/host) of one, which has chosen kernels and threads; in CPython, a local folder.
 
     max_context: positions a session may have, at most the config's; chunk: tokens of a prompt run together; kv:
     precision of the KV cache; resident_tables: load the tables into memory instead of fetching their rows.
     Raises CheckpointError, ConfigError, HostError or KernelError.
     """
-    kernels, files = _in_pyodide(source) if sys.platform == "emscripten" else _in_cpython(source, "relaxed", 1)
+    if sys.platform == "emscripten":
+        kernels, files = await _in_pyodide(source)
+    else:
+        kernels, files = _in_cpython(source, "relaxed", 1)
     return await _load(kernels, files, max_context, chunk, kv, resident_tables, progress)
 
 
@@ -70,15 +73,12 @@ def _in_cpython(folder: str | Path, kernel: str, threads: int) -> tuple[Kernels,
     return kernels, FolderFiles(folder, kernels)
 
 
-def _in_pyodide(host: Any) -> tuple[Kernels, Files]:
-    if isinstance(host, str):
-        raise HostError(
-            f"{host}: in Pyodide, open takes a host object, not an address; "
-            "await JavaScript's openHost(address) and pass what it gives"
-        )
+async def _in_pyodide(source: Any) -> tuple[Kernels, Files]:
     from .browser.files import BrowserFiles
+    from .browser.host import host_of
     from .browser.kernels import BrowserKernels
 
+    host = await host_of(source) if isinstance(source, str) else source
     return BrowserKernels(host), BrowserFiles(host)
 
 

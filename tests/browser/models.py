@@ -9,7 +9,18 @@ from pathlib import Path
 import numpy as np
 import oxinfer_web
 from oxinfer_web.checkpoint import INDEX, Checkpoint
-from support import safetensors_bytes
+from support import FIXTURES, safetensors_bytes
+
+VOCABULARY = {chr(0x4E00 + i): i for i in range(512)}
+TOKENIZER = {
+    "version": "1.0",
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": None,
+    "post_processor": None,
+    "decoder": None,
+    "model": {"type": "BPE", "vocab": VOCABULARY, "merges": []},
+}
 
 
 def native(folder: Path, ids: list[int], generate: int = 0, kernel: str = "simd") -> tuple[np.ndarray, list[int]]:
@@ -46,3 +57,15 @@ def part_scales(source: Path, folder: Path) -> None:
     scales = [name for name in names if name.partition("@")[0].endswith((".q8s", ".q4s"))]
     values = [name for name in names if name not in scales]
     write_shards(folder, {"values.safetensors": values, "scales.safetensors": scales}, source)
+
+
+def endless(folder: Path, source: str = "llama") -> None:
+    """A tiny model with a tokenizer whose answers have no end."""
+    shutil.copytree(FIXTURES / source, folder)
+    config = json.loads((folder / "config.json").read_text())
+    text = config.get("text_config", config)
+    text["eos_token_id"] = config["eos_token_id"] = []
+    text["max_position_embeddings"] = 100_000
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    (folder / "tokenizer_config.json").write_text("{}")

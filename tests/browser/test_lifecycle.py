@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from oxinfer_web.checkpoint import Checkpoint
-from playwright.sync_api import Page, expect
-from support import FIXTURES
+from playwright.sync_api import Page
 
 from .conftest import DIST
 from .host import Host
+from .models import endless
 
-VOCABULARY = {chr(0x4E00 + i): i for i in range(512)}
-TOKENIZER = {
-    "version": "1.0",
-    "added_tokens": [],
-    "normalizer": None,
-    "pre_tokenizer": None,
-    "post_processor": None,
-    "decoder": None,
-    "model": {"type": "BPE", "vocab": VOCABULARY, "merges": []},
-}
 LONG = 30_000
 """Tokens of an answer that is not over before the test is."""
 
@@ -73,22 +61,10 @@ HELPERS = """
 """
 
 
-def make(folder: Path, source: str = "llama") -> None:
-    """A tiny model with a tokenizer whose answers have no end."""
-    shutil.copytree(FIXTURES / source, folder)
-    config = json.loads((folder / "config.json").read_text())
-    text = config.get("text_config", config)
-    text["eos_token_id"] = config["eos_token_id"] = []
-    text["max_position_embeddings"] = 100_000
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
-    (folder / "tokenizer_config.json").write_text("{}")
-
-
 @pytest.fixture(scope="module", autouse=True)
 def models(folders: Path) -> None:
-    make(folders / "long")
-    make(folders / "rows", "gemma4_e2b")
+    endless(folders / "long")
+    endless(folders / "rows", "gemma4_e2b")
 
 
 @pytest.fixture
@@ -297,60 +273,3 @@ def test_a_stop_ends_the_wait_for_a_row(api: Page, host: Host, folders: Path) ->
 def shards(folder: Path) -> list[Any]:
     checkpoint = Checkpoint.open(folder)
     return [checkpoint.tensor(name) for name in checkpoint]
-
-
-def test_by_hand(page: Page, host: Host, complaints: list[str], folders: Path) -> None:
-    """Load, stop, load another in mid-answer, cancel, lose the network: twenty times over on one page."""
-    page.goto(host.url)
-    page.get_by_role("combobox", name="Model").select_option("custom")
-    load, cancel = page.get_by_role("button", name="Load"), page.get_by_role("button", name="Cancel")
-    generate, stop = page.get_by_role("button", name="Generate"), page.get_by_role("button", name="Stop")
-    alert, output = page.get_by_role("alert"), page.locator("#output")
-    page.get_by_label("Tokens").evaluate(f"(input) => {{ input.max = input.value = {LONG} }}")
-    page.get_by_label("Temperature").fill("1")
-
-    def start(model: str) -> None:
-        page.get_by_role("textbox", name="Address").fill(f"made/{model}/")
-        load.click()
-
-    def ask() -> None:
-        page.get_by_label("Prompt").fill(chr(0x4E01) * 3)
-        generate.click()
-        expect(output).to_have_text(re.compile("^.{3}.{4}", re.DOTALL))
-        expect(stop).to_be_enabled()
-
-    def load_and_cancel(model: str) -> None:
-        start(model)
-        cancel.click()
-        expect(load).to_be_visible()
-        expect(generate).to_be_disabled()
-        start(model)
-
-    def ask_and_stop(model: str) -> None:
-        ask()
-        stop.click()
-        expect(page.locator("#speed")).to_have_text(re.compile("stopped"))
-
-    def load_in_mid_answer(model: str) -> None:
-        ask()
-        start(model)
-
-    def lose_the_network(model: str) -> None:
-        page.context.set_offline(True)
-        start(model)
-        expect(alert.or_(cancel)).to_be_visible()
-        if cancel.is_visible():
-            cancel.click()
-        expect(load).to_be_visible()
-        page.context.set_offline(False)
-        start(model)
-
-    steps = (load_and_cancel, ask_and_stop, load_in_mid_answer, lose_the_network)
-    for turn in range(20):
-        steps[turn % 4](("long", "rows")[turn % 3 % 2])
-        expect(generate).to_be_enabled()
-        expect(alert).to_be_hidden()
-    ask_and_stop("")
-    expect(generate).to_be_enabled()
-    # Chromium itself reports what it could not fetch.
-    complaints[:] = [c for c in complaints if not re.search("Failed to (load|fetch)", c)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
 import oxinfer_web as ox
@@ -49,9 +48,3 @@ def test_what_is_no_model(tmp_path: Path, make: object, error: type[Exception], 
         load(tmp_path)
     with pytest.raises(error, match=says):
         asyncio.run(open_engine(tmp_path))
-
-
-def test_an_address_is_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "emscripten")
-    with pytest.raises(ox.HostError, match=r"https://x/m: in Pyodide, open takes a host object"):
-        asyncio.run(open_engine("https://x/m"))

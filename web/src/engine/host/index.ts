@@ -2,7 +2,10 @@
  * The host: what a Python with our package needs of JavaScript beside it, in any worker and from any place.
  *
  * Kernels and their threads, and a model's files. No DOM, no fixed addresses, no protocol of a page's: one bundle of it
- * (`vite build --mode host`) serves whoever starts Pyodide.
+ * (`vite build --mode host`) serves whoever starts Pyodide. Python's `oxinfer_web.open(address)` asks for `openHost` in a
+ * module of this name:
+ *
+ *     pyodide.registerJsModule('oxinfer_host', { openHost: (address) => openHost(address, assets) });
  */
 import { Files } from './files';
 import { createHost, type Host } from './host';
