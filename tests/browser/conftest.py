@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from oxinfer_web.convert import convert
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+from support import FIXTURES
 
 from .host import Host
+from .models import TOKENIZER
 
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "web" / "dist"
@@ -90,3 +94,38 @@ def bench(page: Page, host: Host) -> Page:
     page.goto(host.url + "bench.html")
     page.wait_for_function("window.ready")
     return page
+
+
+@pytest.fixture(scope="session")
+def served(folders: Path) -> Path:
+    """A model in several shards, one of them of tables, with a tokenizer that its index lists."""
+    source = folders / "hosts-source"
+    shutil.copytree(FIXTURES / "gemma4_e2b", source)
+    (source / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    (source / "tokenizer_config.json").write_text("{}")
+    convert(source, folders / "hosts", quant="q8", shard_size=200_000)
+    shutil.copytree(FIXTURES / "llama", folders / "hosts-single")
+    return folders / "hosts"
+
+
+@pytest.fixture(scope="session")
+def tab(browser: Browser, started: Host, served: Path) -> Iterator[Page]:
+    """One page for many tests; its console is not looked at, as the browser complains of most faults by itself."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(LOAD_MS)
+    page.goto(started.url + "bench.html")
+    page.wait_for_function("window.ready")
+    yield page
+    started.move()
+    context.close()
+
+
+@pytest.fixture
+def other(host: Host) -> Iterator[Host]:
+    """The same folders from another site."""
+    other = Host(host.mounts)
+    server = other.start()
+    yield other
+    other.move()
+    server.shutdown()

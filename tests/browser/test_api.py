@@ -14,7 +14,7 @@ from support import FIXTURES, expected
 
 from .conftest import ROOT
 from .host import Host
-from .test_faults import TOKENIZER
+from .models import TOKENIZER
 
 PAGE = """<!doctype html>
 <link rel="icon" href="data:," />

@@ -16,6 +16,7 @@ from support import FIXTURES
 
 from .conftest import DIST, FLAGS, chromium
 from .host import Host
+from .models import TOKENIZER
 
 Fault = Callable[[Path, Host], None]
 
@@ -111,17 +112,6 @@ def good(folders: Path) -> Path:
     (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     (folder / "tokenizer_config.json").write_text("{}")
     return folder
-
-
-TOKENIZER = {
-    "version": "1.0",
-    "added_tokens": [],
-    "normalizer": None,
-    "pre_tokenizer": None,
-    "post_processor": None,
-    "decoder": None,
-    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []},
-}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
