@@ -11,17 +11,6 @@ import oxinfer_web
 from oxinfer_web.checkpoint import INDEX, Checkpoint
 from support import FIXTURES, safetensors_bytes
 
-VOCABULARY = {chr(0x4E00 + i): i for i in range(512)}
-TOKENIZER = {
-    "version": "1.0",
-    "added_tokens": [],
-    "normalizer": None,
-    "pre_tokenizer": None,
-    "post_processor": None,
-    "decoder": None,
-    "model": {"type": "BPE", "vocab": VOCABULARY, "merges": []},
-}
-
 TOKENIZER = {
     "version": "1.0",
     "added_tokens": [],
@@ -32,6 +21,8 @@ TOKENIZER = {
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []},
 }
 """The tiny models have none of their own; this one has two tokens."""
+VOCABULARY = {chr(0x4E00 + i): i for i in range(512)}
+"""A token for each of the tiny models' ids, so that every answer can be read."""
 
 
 def native(folder: Path, ids: list[int], generate: int = 0, kernel: str = "simd") -> tuple[np.ndarray, list[int]]:
@@ -78,5 +69,6 @@ def endless(folder: Path, source: str = "llama") -> None:
     text["eos_token_id"] = config["eos_token_id"] = []
     text["max_position_embeddings"] = 100_000
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    tokenizer = TOKENIZER | {"model": {"type": "BPE", "vocab": VOCABULARY, "merges": []}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "tokenizer_config.json").write_text("{}")

@@ -158,7 +158,12 @@ DEATHS = {
     "engine": ("workers.at(-2).terminate()", "the engine is gone"),
     "tokenizer": ("workers.at(-1).terminate()", "the tokenizer is gone"),
     "engine by itself": ("new BroadcastChannel('end').postMessage('engine')", "the engine is gone"),
+    "thread": ("new BroadcastChannel('end').postMessage('thread')", "the kernel thread is gone"),
 }
+ALL_WATCHED = """async () => {
+  const watched = (await navigator.locks.query()).pending.map(({ name }) => name.split('/').at(-1));
+  return ['engine', 'tokenizer', 'thread1'].every((name) => watched.includes(name));
+}"""
 
 
 def test_death_while_loading(api: Page, host: Host, complaints: list[str]) -> None:
@@ -167,6 +172,7 @@ def test_death_while_loading(api: Page, host: Host, complaints: list[str]) -> No
         host.stall("model.safetensors")
         api.evaluate("() => { window.loading = fate(load()) }")
         assert host.waiting.acquire(timeout=30)
+        api.wait_for_function(ALL_WATCHED)
         got = api.evaluate(f"() => {{ {end}; return loading; }}")
         assert got["ours"], got
         assert message in got["message"]

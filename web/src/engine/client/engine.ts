@@ -73,7 +73,7 @@ function inTurn<T>(call: (model: Model) => Promise<T>): Promise<T> {
 const api: EngineApi = {
   hold,
 
-  async load({ url, site, lock, kernel, threads, maxContext, kv, stallSeconds }, onProgress, onFailed) {
+  async load({ url, site, lock, kernel, threads, maxContext, kv, stallSeconds }, onProgress, onThreads, onFailed) {
     const [python, host] = await Promise.all([
       startPython(site, stallSeconds),
       openHost(url, siteAssets(site, lock, stallSeconds), {
@@ -81,6 +81,7 @@ const api: EngineApi = {
         threads,
         stallSeconds,
         onProgress: throttled(onProgress),
+        onThreads,
       }),
     ]);
     const module = python.pyimport('oxinfer_web.conversations') as {

@@ -86,6 +86,9 @@ export class Oxinfer {
             'tokenizer',
           );
     const [engineTold, tokenizerTold] = together((done, total) => onProgress?.(done, total));
+    const threadsRun = Comlink.proxy((n: number) => {
+      for (let tid = 1; tid < n; tid++) life.watch(threadLock(life.lock, tid), 'kernel thread');
+    });
     const failed = Comlink.proxy((message: string) => {
       life.fail(message);
     });
@@ -95,12 +98,12 @@ export class Oxinfer {
           engine.load(
             { url: folder, site, lock: life.lock, kernel, threads, maxContext, kv, stallSeconds },
             Comlink.proxy(engineTold),
+            threadsRun,
             failed,
           ),
           tokenizer?.load(folder, stallSeconds, Comlink.proxy(tokenizerTold)),
         ]);
       const [info] = await life.during(loading, signal);
-      for (let tid = 1; tid < info.threads; tid++) life.watch(threadLock(life.lock, tid), 'kernel thread');
       life.ready();
       return new Oxinfer({ life, engine, tokenizer }, info);
     } catch (e) {

@@ -104,6 +104,7 @@ export interface EngineApi extends WorkerApi {
   load(
     options: EngineOptions,
     onProgress: (done: number, total: number) => void,
+    onThreads: (threads: number) => void,
     onFailed: (message: string) => void,
   ): Promise<ModelInfo>;
   /** Open a conversation: its number. */

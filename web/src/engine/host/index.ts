@@ -33,11 +33,17 @@ export interface HostOptions {
   stallSeconds?: number | undefined;
   /** Told of loaded bytes. */
   onProgress?: Progress;
+  /** Told how many kernel threads there are, once they run. */
+  onThreads?: (threads: number) => void;
 }
 
 /** Start the kernels for the model in folder `url`, and begin to read its files. Throws OxinferError. */
 export async function openHost(url: string, assets: Assets, options: HostOptions = {}): Promise<Host> {
   const files = new Files(url, options.stallSeconds);
-  const [kernels] = await Promise.all([startKernels(assets, options.kernel, options.threads), files.open()]);
+  const started = startKernels(assets, options.kernel, options.threads).then((kernels) => {
+    options.onThreads?.(kernels.threads);
+    return kernels;
+  });
+  const [kernels] = await Promise.all([started, files.open()]);
   return createHost(files, kernels, options.onProgress ?? (() => undefined));
 }
