@@ -135,13 +135,26 @@ def test_good(page: Page, host: Host, good: Path) -> None:
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
-def test_dead_thread(page: Page, host: Host, good: Path) -> None:
-    """A kernel thread that dies is missed at the next barrier: an error after some seconds, and no hang."""
+DEAD_THREADS = {
+    "deaf": (
+        b"onmessage = () => navigator.locks.request(name, () => (postMessage('ready'), new Promise(() => {})));",
+        "a kernel thread has stopped answering; load the model again, or use one thread",
+    ),
+    "gone": (
+        b"onmessage = () => { postMessage('ready'); close(); }",
+        "the kernel thread is gone.*load the model again",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", DEAD_THREADS)
+def test_dead_thread(page: Page, host: Host, good: Path, how: str) -> None:
+    """A kernel thread that hangs is missed at the next barrier, after some seconds; one that is gone, by its lock."""
     (script,) = (DIST / "assets").glob("thread-*.js")
-    host.instead[script.name] = b"onmessage = () => { postMessage('ready'); close(); }"
+    host.instead[script.name], message = DEAD_THREADS[how]
     page.goto(host.url + "bench.html")
     page.wait_for_function("window.ready")
-    with pytest.raises(Error, match="a kernel thread has stopped answering; load the model again, or use one thread"):
+    with pytest.raises(Error, match=message):
         page.evaluate("window.oxinfer.probe({ model: 'made/good', ids: [1, 2, 3], threads: 2 })")
 
 
